@@ -1,0 +1,93 @@
+"""One HTTP server on loopback in the shape of the three services: model, search and fetch."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+JSONObject = dict[str, Any]
+
+# A JSON object, the same with an HTTP status, or the events of a stream.
+Reply = JSONObject | tuple[int, JSONObject] | Iterable[JSONObject]
+Behaviour = Callable[[JSONObject], Reply]
+
+
+@contextmanager
+def services(model: Behaviour, search: Behaviour, fetch: Behaviour) -> Iterator[dict[str, str]]:
+    """Serve the three behaviours; yield the environment that points a SuperLink at them."""
+    behaviours = {"/v1/responses": model, "/search": search, "/fetch": fetch}
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers a POST with what the behaviour of its path gives."""
+
+        def do_POST(self) -> None:  # noqa: N802
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            # A client that has seen enough hangs up in the middle of a stream.
+            with suppress(ConnectionError):
+                self.send(behaviours[self.path](json.loads(body)))
+
+        def send(self, reply: Reply) -> None:
+            status, content = reply if isinstance(reply, tuple) else (200, reply)
+            streamed = not isinstance(content, dict)
+            self.send_response(status)
+            self.send_header(
+                "Content-Type", "text/event-stream" if streamed else "application/json"
+            )
+            self.end_headers()
+            if isinstance(content, dict):
+                self.wfile.write(json.dumps(content).encode())
+                return
+            for event in content:
+                self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+                self.wfile.flush()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Keep the terminal for the conversation."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield {
+            "FLWR_MODEL_API_ENDPOINT": f"{base}/v1/responses",
+            "FLWR_WEB_SEARCH_ENDPOINT": f"{base}/search",
+            "FLWR_WEB_FETCH_ENDPOINT": f"{base}/fetch",
+        }
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def response(*output: JSONObject, status: str = "completed") -> JSONObject:
+    """Return a whole reply of a model."""
+    return {"object": "response", "status": status, "output": list(output)}
+
+
+def function_call(name: str, call_id: str, **arguments: object) -> JSONObject:
+    """Return a model's function call."""
+    return {
+        "type": "function_call",
+        "call_id": call_id,
+        "name": name,
+        "arguments": json.dumps(arguments, ensure_ascii=False),
+    }
+
+
+def assistant_message(text: str) -> JSONObject:
+    """Return a model's message."""
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+
+
+def text_events(pieces: Iterable[str]) -> Iterator[JSONObject]:
+    """Yield the events in which a model streams a message in pieces."""
+    yield {"type": "response.created", "response": response(status="in_progress")}
+    shown = []
+    for piece in pieces:
+        shown.append(piece)
+        yield {"type": "response.output_text.delta", "delta": piece}
+    message = assistant_message("".join(shown))
+    yield {"type": "response.completed", "response": response(message)}

@@ -1,0 +1,179 @@
+"""A private SuperLink on loopback: starting and stopping it, starting runs on it, following them."""
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+from flwr.app import UserConfig
+from flwr.cli.build import build_fab_from_disk
+from flwr.common.serde import context_from_proto, user_config_to_proto
+from flwr.proto.control_pb2 import (
+    GetRunSeriesRequest,
+    ListRunsRequest,
+    StartRunRequest,
+    StopRunRequest,
+    StreamLogsRequest,
+    StreamRunEventsRequest,
+)
+from flwr.proto.control_pb2_grpc import ControlStub
+from flwr.proto.fab_pb2 import Fab
+
+CHECKOUT = Path(__file__).parent.parent
+START_SECONDS = 60
+STOP_SECONDS = 10
+
+JSONObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A running SuperLink: its Control API, its `FLWR_HOME` and the id of its process group."""
+
+    address: str
+    home: Path
+    process_group: int
+    control: ControlStub
+
+
+@dataclass(frozen=True)
+class Run:
+    """A started run and the run series that it belongs to."""
+
+    run_id: int
+    series_id: int
+
+
+@contextmanager
+def superlink(environment: Mapping[str, str], bin_folder: Path | None = None) -> Iterator[SuperLink]:
+    """Start a SuperLink, yield it when it takes runs, and stop it with all its processes.
+
+    `environment` is added to this process's own: the services' addresses and keys. `bin_folder`
+    holds another Flower's commands. Raises ``RuntimeError`` where the SuperLink doesn't start.
+    """
+    commands = bin_folder or Path(sys.executable).parent
+    control_port, runtime_port = free_ports(2)
+    address = f"127.0.0.1:{control_port}"
+    with tempfile.TemporaryDirectory(prefix="research-agent-") as folder:
+        home = Path(folder)
+        with (home / "superlink.log").open("w") as log:
+            process = subprocess.Popen(
+                [
+                    commands / "flower-superlink",
+                    *("--insecure", "--simulation", "--disable-runtime-dependency-installation"),
+                    *("--control-api-address", address),
+                    *("--host", "127.0.0.1", "--port", str(runtime_port)),
+                ],
+                env=superlink_environment(home, commands) | dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A group of its own: Ctrl-C in the terminal is for the client, not for the SuperLink.
+                start_new_session=True,
+            )
+        try:
+            with grpc.insecure_channel(address) as channel:
+                wait_until_ready(process, channel, home)
+                yield SuperLink(address, home, process.pid, ControlStub(channel))
+        finally:
+            stop(process)
+
+
+def superlink_environment(home: Path, commands: Path) -> dict[str, str]:
+    """Return the environment of a SuperLink that keeps to itself and to loopback."""
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PATH": f"{commands}{os.pathsep}{os.environ.get('PATH', '')}",
+        "NO_PROXY": f"127.0.0.1,localhost,{os.environ.get('NO_PROXY', '')}",
+        "no_proxy": f"127.0.0.1,localhost,{os.environ.get('no_proxy', '')}",
+    }
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback that nothing listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return ports
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], channel: grpc.Channel, home: Path) -> None:
+    """Return when the Control API answers, or raise ``RuntimeError`` with the SuperLink's log."""
+    ready = grpc.channel_ready_future(channel)
+    for _ in range(START_SECONDS * 10):
+        with suppress(grpc.FutureTimeoutError):
+            ready.result(timeout=0.1)
+            return
+        if process.poll() is not None:
+            break
+    log = (home / "superlink.log").read_text(errors="replace")
+    raise RuntimeError(f"The SuperLink didn't start. The end of its log:\n{log[-2000:]}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a SuperLink and every process that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def start_run(link: SuperLink, config: UserConfig, series_id: int | None = None) -> Run:
+    """Start a run of the checkout's app, in a run series or in a new one."""
+    fab = build_fab_from_disk(CHECKOUT)
+    response = link.control.StartRun(
+        StartRunRequest(
+            fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab),
+            override_config=user_config_to_proto(config),
+            series_id=series_id,
+        )
+    )
+    return Run(response.run_id, response.series_id)
+
+
+def stop_run(link: SuperLink, run: Run) -> None:
+    """Stop a run; one that has ended already stays as it is."""
+    with suppress(grpc.RpcError):
+        link.control.StopRun(StopRunRequest(run_id=run.run_id))
+
+
+def run_events(link: SuperLink, run: Run) -> Iterator[JSONObject]:
+    """Yield a run's events as a chat client gets them, until the run has ended."""
+    for response in link.control.StreamRunEvents(StreamRunEventsRequest(run_id=run.run_id)):
+        yield json.loads(response.task_event.data)
+
+
+def run_log(link: SuperLink, run: Run) -> str:
+    """Return a run's log once the run has ended."""
+    request = StreamLogsRequest(run_id=run.run_id, after_timestamp=0.0)
+    return "".join(response.log_output for response in link.control.StreamLogs(request))
+
+
+def run_status(link: SuperLink, run: Run) -> tuple[str, str]:
+    """Return a run's status, such as ``finished:failed``, and its details."""
+    response = link.control.ListRuns(ListRunsRequest(run_id=run.run_id))
+    status = response.run_dict[run.run_id].status
+    return f"{status.status}:{status.sub_status}".rstrip(":"), status.details
+
+
+def stored_items(link: SuperLink, run: Run) -> list[JSONObject]:
+    """Return the items that the run's series holds."""
+    response = link.control.GetRunSeries(GetRunSeriesRequest(series_id=run.series_id))
+    record = context_from_proto(response.context).state.config_records.get("items")
+    return [json.loads(item) for item in cast(list[str], record["json"])] if record else []

@@ -1,0 +1,1 @@
+"""Research Agent: a bounded public-web research AgentApp."""
