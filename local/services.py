@@ -9,8 +9,8 @@ from typing import Any
 
 JSONObject = dict[str, Any]
 
-# A JSON object, the same with an HTTP status, or the events of a stream.
-Reply = JSONObject | tuple[int, JSONObject] | Iterable[JSONObject]
+# A JSON object, the events of a stream, or an HTTP status with a JSON object or a text.
+Reply = JSONObject | Iterable[JSONObject] | tuple[int, JSONObject | str]
 Behaviour = Callable[[JSONObject], Reply]
 
 
@@ -22,7 +22,7 @@ def services(model: Behaviour, search: Behaviour, fetch: Behaviour) -> Iterator[
     class Handler(BaseHTTPRequestHandler):
         """Answers a POST with what the behaviour of its path gives."""
 
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             # A client that has seen enough hangs up in the middle of a stream.
             with suppress(ConnectionError):
@@ -30,14 +30,13 @@ def services(model: Behaviour, search: Behaviour, fetch: Behaviour) -> Iterator[
 
         def send(self, reply: Reply) -> None:
             status, content = reply if isinstance(reply, tuple) else (200, reply)
-            streamed = not isinstance(content, dict)
+            whole = isinstance(content, (dict, str))
             self.send_response(status)
-            self.send_header(
-                "Content-Type", "text/event-stream" if streamed else "application/json"
-            )
+            self.send_header("Content-Type", "application/json" if whole else "text/event-stream")
             self.end_headers()
-            if isinstance(content, dict):
-                self.wfile.write(json.dumps(content).encode())
+            if isinstance(content, (dict, str)):
+                text = content if isinstance(content, str) else json.dumps(content)
+                self.wfile.write(text.encode())
                 return
             for event in content:
                 self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())

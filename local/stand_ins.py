@@ -1,4 +1,4 @@
-"""The offline stand-ins: a few pages, a search and a fetch over them, a model that picks sentences."""
+"""The offline stand-ins: a few pages, search and fetch over them, a model that picks sentences."""
 
 import json
 import re
@@ -101,7 +101,7 @@ def stand_in_fetch(request: JSONObject) -> Reply:
 
 
 def stand_in_model(request: JSONObject) -> Reply:
-    """Search for the question, fetch the best hits in one turn, then answer from their sentences."""
+    """Search for the question, fetch the best hits in one turn, answer from their sentences."""
     question = next(
         item["content"] for item in reversed(request["input"]) if item.get("role") == "user"
     )

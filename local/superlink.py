@@ -1,4 +1,4 @@
-"""A private SuperLink on loopback: starting and stopping it, starting runs on it, following them."""
+"""A private SuperLink on loopback: starting and stopping it, runs on it, and what they show."""
 
 import hashlib
 import json
@@ -55,7 +55,9 @@ class Run:
 
 
 @contextmanager
-def superlink(environment: Mapping[str, str], bin_folder: Path | None = None) -> Iterator[SuperLink]:
+def superlink(
+    environment: Mapping[str, str], bin_folder: Path | None = None
+) -> Iterator[SuperLink]:
     """Start a SuperLink, yield it when it takes runs, and stop it with all its processes.
 
     `environment` is added to this process's own: the services' addresses and keys. `bin_folder`
@@ -78,7 +80,7 @@ def superlink(environment: Mapping[str, str], bin_folder: Path | None = None) ->
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A group of its own: Ctrl-C in the terminal is for the client, not for the SuperLink.
+                # A group of its own: Ctrl-C in the terminal is meant for the client.
                 start_new_session=True,
             )
         try:
@@ -93,6 +95,8 @@ def superlink_environment(home: Path, commands: Path) -> dict[str, str]:
     """Return the environment of a SuperLink that keeps to itself and to loopback."""
     return {
         **os.environ,
+        # Each task is a process: without bytecode on disk its start takes twice as long.
+        "PYTHONDONTWRITEBYTECODE": "",
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -153,12 +153,10 @@ def conversation_messages(context: Context) -> list[JSONObject]:
     Each is ``{"type": "message", "role", "content": text}``. Flower 1.35.0 stores the input before
     it calls `main`, so it is added only where the last message is another.
     """
-    record = context.state.config_records.get("items")
-    stored = cast(list[str], record["json"]) if record else []
     messages = [
         message(item["role"], text)
         # Tool output fills megabytes: only items that hold this word are worth parsing.
-        for item in map(json.loads, (raw for raw in stored if '"message"' in raw))
+        for item in map(json.loads, (raw for raw in stored_items(context) if '"message"' in raw))
         if item.get("type") == "message" and item.get("role") in ("user", "assistant")
         if (text := message_text(item.get("content"))).strip()
     ]
@@ -167,6 +165,12 @@ def conversation_messages(context: Context) -> list[JSONObject]:
     if {**last, "content": str(last.get("content")).strip()} != question and question["content"]:
         messages.append(question)
     return messages
+
+
+def stored_items(context: Context) -> list[str]:
+    """Return the run series' items, each as JSON text: the list that the Runtime appends to."""
+    record = context.state.config_records.get("items")
+    return cast(list[str], record["json"]) if record else []
 
 
 def message(role: str, text: str) -> JSONObject:
@@ -193,8 +197,8 @@ def store_answer(context: Context, text: str, status: str) -> None:
         "content": [{"type": "output_text", "text": text, "annotations": []}],
     }
     with context.locked():
-        record = context.state.config_records.setdefault("items", ConfigRecord({"json": []}))
-        cast(list[str], record["json"]).append(json.dumps(item, separators=(",", ":")))
+        context.state.setdefault("items", ConfigRecord({"json": []}))
+        stored_items(context).append(json.dumps(item, separators=(",", ":")))
 
 
 # --- Text
@@ -241,17 +245,16 @@ def private_response(agent: AgentSession, context: Context, request: JSONObject)
     The Runtime stores each reply as conversation; this one leaves no trace, also when the request
     raises.
     """
-    records = context.state.config_records
     with context.locked():
-        before = list(cast(list[str], records["items"]["json"])) if "items" in records else None
+        before = list(stored_items(context)) if "items" in context.state else None
     try:
         return cast(JSONObject, agent.responses.create(request))
     finally:
         with context.locked():
-            if before is not None:
-                records["items"]["json"] = before
+            if before is None:
+                context.state.pop("items", None)
             else:
-                records.pop("items", None)
+                context.state["items"] = ConfigRecord({"json": before})
 
 
 def successful_response(agent: AgentSession, context: Context, request: JSONObject) -> JSONObject:
@@ -600,7 +603,9 @@ def answer_events(
         with urlopen(post, timeout=MODEL_REPLY_SECONDS) as lines:
             yield from (json.loads(line[5:]) for line in lines if line.startswith(b"data:"))
     except HTTPError as exc:
-        raise RuntimeError(failure_message(json.load(exc))) from exc
+        detail = json_value(exc.read().decode(errors="replace"))
+        detail = detail if isinstance(detail, dict) else {"message": detail}
+        raise RuntimeError(failure_message(detail)) from exc
 
 
 def follow_answer(
@@ -637,6 +642,9 @@ def answer(
     Raises ``RuntimeError`` where there is no whole answer, and stores nothing then. The request
     isn't tried again once text of the answer has been shown.
     """
+    if not runtime_url():
+        # Such a host shows its clients the events of `agent.responses.create` by itself.
+        publish = unpublished
     shown: list[str] = []
 
     def show(text: str) -> None:
@@ -662,6 +670,10 @@ def answer(
         log(f"The model cut the answer short: {response.get('incomplete_details')}")
     store_answer(context, "".join(shown), end["type"].removeprefix("response."))
     publish(end)
+
+
+def unpublished(_event: JSONObject) -> None:
+    """Show clients nothing."""
 
 
 def publisher(agent: AgentSession) -> Callable[[JSONObject], None]:

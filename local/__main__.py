@@ -1,0 +1,139 @@
+"""The command line: one question, or a conversation in a run series."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+from flwr.app import UserConfig
+from rich.console import Console
+
+from local.services import services
+from local.stand_ins import stand_in_fetch, stand_in_model, stand_in_search
+from local.superlink import Run, SuperLink, run_events, run_status, start_run, stop_run, superlink
+from local.terminal import one_line, show_run
+from research_agent.agent_app import MAX_RESEARCH_SECONDS, MAX_TOOL_TURNS, MODEL
+
+STAND_IN = "offline stand-in"
+OLLAMA_PORT = 11434
+
+
+def main(
+    question: Annotated[str | None, typer.Argument()] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name.", show_default=MODEL)] = None,
+    max_tool_turns: Annotated[
+        int, typer.Option(min=0, max=10, help="How often the model may ask for sources.")
+    ] = MAX_TOOL_TURNS,
+    max_research_seconds: Annotated[
+        int, typer.Option(min=1, max=3600, help="How long it may look for them.")
+    ] = MAX_RESEARCH_SECONDS,
+) -> None:
+    """Answer QUESTION from public sources, on a private SuperLink on this machine.
+
+    Without QUESTION it asks for one, and takes each further one as a follow-up: /new starts over,
+    /quit ends, Ctrl-C stops an answer.
+
+    What isn't set up has an offline stand-in. The model is real with FLWR_MODEL_API_KEY,
+    FLWR_MODEL_API_ENDPOINT, or --model and an Ollama on this machine; the search with
+    BRAVE_API_KEY, TAVILY_API_KEY, EXA_API_KEY or FLWR_WEB_SEARCH_ENDPOINT; the fetch with
+    FLWR_WEB_FETCH_ENDPOINT, or a real search and the dependency group `local`.
+    """
+    for name, text in (("QUESTION", question), ("--model", model)):
+        if text is not None and not text.strip():
+            raise typer.BadParameter("must not be blank", param_hint=name)
+    config: UserConfig = {
+        "agent.model": model or MODEL,
+        "agent.max-tool-turns": max_tool_turns,
+        "agent.max-research-seconds": max_research_seconds,
+    }
+    console = Console(soft_wrap=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with services(stand_in_model, stand_in_search, stand_in_fetch) as stand_ins:
+        environment, kinds = chosen_services(os.environ, model, stand_ins)
+        console.print(" · ".join(f"{name}: {kind}" for name, kind in kinds.items()), style="dim")
+        with superlink(environment) as link:
+            if question is None:
+                converse(console, link, config)
+            elif not ask(console, link, start_run(link, {**config, "agent.input": question})):
+                raise typer.Exit(1)
+
+
+def chosen_services(
+    environ: Mapping[str, str], model: str | None, stand_ins: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the environment that the SuperLink needs besides `environ`, and what each service is.
+
+    A service that `environ` sets up is used as it is; in place of the others come the stand-ins.
+    """
+
+    def has(*keys: str) -> bool:
+        return any(environ.get(key, "").strip() for key in keys)
+
+    environment = dict(stand_ins)
+    kinds = {"model": STAND_IN, "search": STAND_IN, "fetch": STAND_IN}
+    if has("FLWR_MODEL_API_ENDPOINT", "FLWR_MODEL_API_KEY"):
+        del environment["FLWR_MODEL_API_ENDPOINT"]
+        kinds["model"] = environ.get("FLWR_MODEL_API_ENDPOINT") or "Flower's endpoint"
+    elif model and listens(OLLAMA_PORT):
+        environment["FLWR_MODEL_API_ENDPOINT"] = f"http://127.0.0.1:{OLLAMA_PORT}/v1/responses"
+        kinds["model"] = f"{model} on Ollama"
+    if has("FLWR_WEB_SEARCH_ENDPOINT", "BRAVE_API_KEY", "TAVILY_API_KEY", "EXA_API_KEY"):
+        del environment["FLWR_WEB_SEARCH_ENDPOINT"]
+        kinds["search"] = "real"
+    if has("FLWR_WEB_FETCH_ENDPOINT") or (kinds["search"] == "real" and find_spec("trafilatura")):
+        del environment["FLWR_WEB_FETCH_ENDPOINT"]
+        kinds["fetch"] = "real"
+    elif kinds["search"] == "real":
+        kinds["fetch"] += " (for the real one: uv run --group local python -m local)"
+    return environment, kinds
+
+
+def listens(port: int) -> bool:
+    """Return whether something on loopback accepts connections on the port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def converse(console: Console, link: SuperLink, config: UserConfig) -> None:
+    """Ask for questions and answer them in one run series, until the end of input or /quit."""
+    series_id = None
+    while (question := prompt()) not in (None, "/quit"):
+        if question == "/new":
+            series_id = None
+        elif question:
+            run = start_run(link, {**config, "agent.input": question}, series_id)
+            series_id = run.series_id
+            ask(console, link, run)
+
+
+def prompt() -> str | None:
+    """Return the next line of input, stripped, or None where there is none any more."""
+    try:
+        return input("\n> " if sys.stdin.isatty() else "").strip()
+    except (EOFError, KeyboardInterrupt):
+        return None
+
+
+def ask(console: Console, link: SuperLink, run: Run) -> bool:
+    """Show a run until it has ended; return whether it gave an answer. Ctrl-C stops the run."""
+    events = run_events(link, run)
+    try:
+        reason = show_run(console, events)
+        # A follow-up needs what the run stores when it ends.
+        for _ in events:
+            continue
+    except KeyboardInterrupt:
+        stop_run(link, run)
+        reason = "stopped"
+    if reason is None:
+        return True
+    console.print(f"No answer: {reason or one_line(run_status(link, run)[1])}", style="red")
+    return False
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""The claims that the README makes, as tests."""
