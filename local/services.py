@@ -22,6 +22,8 @@ def services(model: Behaviour, search: Behaviour, fetch: Behaviour) -> Iterator[
     class Handler(BaseHTTPRequestHandler):
         """Answers a POST with what the behaviour of its path gives."""
 
+        protocol_version = "HTTP/1.1"
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             # A client that has seen enough hangs up in the middle of a stream.
@@ -33,14 +35,20 @@ def services(model: Behaviour, search: Behaviour, fetch: Behaviour) -> Iterator[
             whole = isinstance(content, (dict, str))
             self.send_response(status)
             self.send_header("Content-Type", "application/json" if whole else "text/event-stream")
+            # In chunks, as providers stream: a client would wait for more of anything else.
+            self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             if isinstance(content, (dict, str)):
-                text = content if isinstance(content, str) else json.dumps(content)
-                self.wfile.write(text.encode())
-                return
-            for event in content:
-                self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
-                self.wfile.flush()
+                self.send_chunk(content if isinstance(content, str) else json.dumps(content))
+            else:
+                for event in content:
+                    self.send_chunk(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n")
+            self.send_chunk("")
+
+        def send_chunk(self, text: str) -> None:
+            data = text.encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            self.wfile.flush()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Keep the terminal for the conversation."""

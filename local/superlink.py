@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,7 @@ from flwr.proto.control_pb2_grpc import ControlStub
 from flwr.proto.fab_pb2 import Fab
 
 CHECKOUT = Path(__file__).parent.parent
+COMMANDS = Path(sys.executable).parent
 START_SECONDS = 60
 STOP_SECONDS = 10
 
@@ -38,12 +40,11 @@ JSONObject = dict[str, Any]
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A running SuperLink: its Control API, its `FLWR_HOME` and the id of its process group."""
+    """A running SuperLink: its Control API, and the process group of its runs' processes."""
 
     address: str
-    home: Path
-    process_group: int
     control: ControlStub
+    process_group: int
 
 
 @dataclass(frozen=True)
@@ -55,27 +56,18 @@ class Run:
 
 
 @contextmanager
-def superlink(
-    environment: Mapping[str, str], bin_folder: Path | None = None
-) -> Iterator[SuperLink]:
+def superlink(environment: Mapping[str, str], commands: Path = COMMANDS) -> Iterator[SuperLink]:
     """Start a SuperLink, yield it when it takes runs, and stop it with all its processes.
 
-    `environment` is added to this process's own: the services' addresses and keys. `bin_folder`
-    holds another Flower's commands. Raises ``RuntimeError`` where the SuperLink doesn't start.
+    `environment` is added to this process's own: the services' addresses and keys. `commands` is
+    the folder of a Flower's commands. Raises ``RuntimeError`` where the SuperLink doesn't start.
     """
-    commands = bin_folder or Path(sys.executable).parent
-    control_port, runtime_port = free_ports(2)
-    address = f"127.0.0.1:{control_port}"
-    with tempfile.TemporaryDirectory(prefix="research-agent-") as folder:
-        home = Path(folder)
-        with (home / "superlink.log").open("w") as log:
+    control, runtime = (f"127.0.0.1:{port}" for port in free_ports(2))
+    with tempfile.TemporaryDirectory(prefix="research-agent-") as home, ExitStack() as stack:
+
+        def start(command: str, *arguments: str) -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
-                [
-                    commands / "flower-superlink",
-                    *("--insecure", "--simulation", "--disable-runtime-dependency-installation"),
-                    *("--control-api-address", address),
-                    *("--host", "127.0.0.1", "--port", str(runtime_port)),
-                ],
+                [commands / command, "--insecure", *arguments],
                 env=superlink_environment(home, commands) | dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -83,21 +75,38 @@ def superlink(
                 # A group of its own: Ctrl-C in the terminal is meant for the client.
                 start_new_session=True,
             )
-        try:
-            with grpc.insecure_channel(address) as channel:
-                wait_until_ready(process, channel, home)
-                yield SuperLink(address, home, process.pid, ControlStub(channel))
-        finally:
-            stop(process)
+            stack.callback(stop, process)
+            return process
+
+        log = stack.enter_context(Path(home, "superlink.log").open("w+"))
+        host, port = runtime.split(":")
+        server = start(
+            "flower-superlink",
+            *("--simulation", "--isolation", "process", "--control-api-address", control),
+            *("--host", host, "--port", port),
+        )
+        # A SuperLink that starts its SuperExec by itself detaches it from its own group.
+        executor = start(
+            "flower-superexec",
+            *("--appio-api-address", runtime, "--plugin-type", "serverapp"),
+            *("--parent-pid", str(server.pid)),
+        )
+        channel = stack.enter_context(grpc.insecure_channel(control))
+        if not answers(channel, server):
+            log.seek(0)
+            raise RuntimeError(
+                f"The SuperLink didn't start. The end of its log:\n{log.read()[-2000:]}"
+            )
+        yield SuperLink(control, ControlStub(channel), executor.pid)
 
 
-def superlink_environment(home: Path, commands: Path) -> dict[str, str]:
+def superlink_environment(home: str, commands: Path) -> dict[str, str]:
     """Return the environment of a SuperLink that keeps to itself and to loopback."""
     return {
         **os.environ,
         # Each task is a process: without bytecode on disk its start takes twice as long.
         "PYTHONDONTWRITEBYTECODE": "",
-        "FLWR_HOME": str(home),
+        "FLWR_HOME": home,
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "PATH": f"{commands}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -115,21 +124,19 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], channel: grpc.Channel, home: Path) -> None:
-    """Return when the Control API answers, or raise ``RuntimeError`` with the SuperLink's log."""
+def answers(channel: grpc.Channel, server: subprocess.Popen[bytes]) -> bool:
+    """Wait for the Control API and return whether it answers."""
     ready = grpc.channel_ready_future(channel)
-    for _ in range(START_SECONDS * 10):
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
         with suppress(grpc.FutureTimeoutError):
             ready.result(timeout=0.1)
-            return
-        if process.poll() is not None:
-            break
-    log = (home / "superlink.log").read_text(errors="replace")
-    raise RuntimeError(f"The SuperLink didn't start. The end of its log:\n{log[-2000:]}")
+            return True
+    return False
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a SuperLink and every process that it started."""
+    """End a process and all in its group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

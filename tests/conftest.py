@@ -1,13 +1,121 @@
-"""Fixtures: no waiting in scripted runs, a Runtime endpoint, a SuperLink for each test process."""
+"""Fixtures: no waiting in scripted runs, and one SuperLink with its services a test process."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from flwr.app import UserConfig
 
+from local.services import Behaviour, Reply, services
+from local.stand_ins import stand_in_fetch, stand_in_search
+from local.superlink import (
+    Run,
+    SuperLink,
+    run_events,
+    run_log,
+    run_status,
+    start_run,
+    stored_items,
+    superlink,
+)
 from research_agent import agent_app
+from tests.scripted import QUESTION, JSONObject, check_request
+
+END_TYPES = ("error", "response.failed", "response.completed", "response.incomplete")
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a scripted run try again and end at once, and keep it off the machine's own Runtime."""
+    """Let a scripted run try again and end at once, and keep it off a Runtime's endpoint."""
     monkeypatch.setattr(agent_app, "RETRY_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(agent_app, "EVENT_DRAIN_SECONDS", 0.0)
     monkeypatch.delenv("FLWR_RUNTIME_BASE_URL", raising=False)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run that has ended has shown and left."""
+
+    run: Run
+    events: list[JSONObject]
+    log: str
+    status: str
+    details: str
+    items: list[JSONObject]
+
+    def text(self) -> str:
+        """Return the text that a chat client draws."""
+        deltas = [e["delta"] for e in self.events if e["type"] == "response.output_text.delta"]
+        return "".join(deltas)
+
+    def ends(self) -> list[str]:
+        """Return the types of the events that end an answer for a chat client."""
+        return [event["type"] for event in self.events if event["type"] in END_TYPES]
+
+    def answers(self) -> list[str]:
+        """Return the assistant's messages in the run series."""
+        contents = [item["content"] for item in self.items if item.get("role") == "assistant"]
+        return ["".join(part["text"] for part in content) for content in contents]
+
+
+@dataclass
+class Bench:
+    """A SuperLink whose model answers each model name with the replies that a test lists for it."""
+
+    replies: dict[str, list[Any]] = field(default_factory=dict)
+    requests: dict[str, list[JSONObject]] = field(default_factory=dict)
+    link: SuperLink = None  # type: ignore[assignment]
+    fetch_hangs: threading.Event = field(default_factory=threading.Event)
+    end: threading.Event = field(default_factory=threading.Event)
+
+    def model(self, request: JSONObject) -> Reply:
+        """Give the next reply that is listed for the request's model."""
+        self.requests[request["model"]].append(request)
+        reply: Reply = self.replies[request["model"]].pop(0)
+        return reply
+
+    def fetch(self, request: JSONObject) -> Reply:
+        """Give a page; `down.example` fails, and `hangs.example` gives none before the end."""
+        if "//down.example" in request["url"]:
+            return 503, {"error": "down for maintenance"}
+        if "//hangs.example" in request["url"]:
+            self.fetch_hangs.set()
+            self.end.wait()
+        return stand_in_fetch(request)
+
+    def start(
+        self, model: str, *replies: object, series_id: int | None = None, **config: Any
+    ) -> Run:
+        """Start a run whose model gives these replies."""
+        self.replies[model] = list(replies)
+        self.requests[model] = []
+        settings: UserConfig = {"agent.input": QUESTION, "agent.model": model}
+        return start_run(self.link, settings | config, series_id)
+
+    def finish(self, run: Run) -> Seen:
+        """Follow a run to its end; every reply must have been asked for, by fitting requests."""
+        events = list(run_events(self.link, run))
+        status, details = run_status(self.link, run)
+        log, items = run_log(self.link, run), stored_items(self.link, run)
+        return Seen(run, events, log, status, details, items)
+
+    def run(self, model: str, *replies: object, **options: Any) -> Seen:
+        """Start a run, follow it to its end and check its requests."""
+        seen = self.finish(self.start(model, *replies, **options))
+        for request in self.requests[model]:
+            check_request(request)
+        assert self.replies[model] == [], f"a reply is left over; {seen.details}"
+        return seen
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    """Give a SuperLink of this environment's Flower with the services of the tests."""
+    bench = Bench()
+    search: Behaviour = stand_in_search
+    with services(bench.model, search, bench.fetch) as environment, superlink(environment) as link:
+        bench.link = link
+        yield bench
+        bench.end.set()

@@ -1,0 +1,275 @@
+"""What users and chat clients see of runs on a real SuperLink."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+from flwr.cli.build import build_fab_from_disk
+
+from local.services import assistant_message, function_call, response, services, text_events
+from local.stand_ins import stand_in_search
+from local.superlink import CHECKOUT, COMMANDS, SuperLink, run_events, superlink
+from tests.conftest import Bench
+from tests.scripted import QUESTION, JSONObject, message
+
+SEARCH = function_call("web_search", "search", query="federated AI")
+PAGE = "https://federated.example/what-is-federated-ai"
+DRAFT = assistant_message("A private draft.")
+OVERLOADED = (503, {"error": {"message": "overloaded"}})
+NO_SUCH_MODEL = (404, {"error": {"message": "no such model"}})
+
+
+def pieces(*texts: str) -> Iterator[JSONObject]:
+    """Return the events of an answer in these pieces."""
+    return text_events(texts)
+
+
+def without_research() -> dict[str, int]:
+    """Return the configuration of a run that goes straight to the answer."""
+    return {"agent.max-tool-turns": 0}
+
+
+def test_flwr_run_prints_the_answer(bench: Bench, tmp_path: Path) -> None:
+    bench.replies["cli"] = [pieces("Federated ", "AI ", "trains at home.")]
+    bench.requests["cli"] = []
+    connection = f'[superlink.here]\naddress = "{bench.link.address}"\ninsecure = true\n'
+    (tmp_path / "config.toml").write_text(connection)
+    overrides = 'agent.input="What?" agent.model="cli" agent.max-tool-turns=0'
+    done = subprocess.run(
+        [COMMANDS / "flwr", "run", ".", "here", "--stream", "--run-config", overrides],
+        cwd=CHECKOUT,
+        env=os.environ | {"FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "Federated AI trains at home.\n" in done.stdout
+    assert bench.requests["cli"][0]["input"] == [message("user", "What?")]
+
+
+def test_text_reaches_a_client_while_the_model_still_writes(bench: Bench) -> None:
+    client_has_text = threading.Event()
+    in_time: list[bool] = []
+
+    def words() -> Iterator[str]:
+        yield from (f"{n} " for n in range(20))
+        in_time.append(client_has_text.wait(30))
+        yield "end"
+
+    turn = response({"type": "reasoning", "id": "r", "summary": []}, DRAFT, SEARCH)
+    run = bench.start("streams", turn, response(DRAFT), text_events(words()))
+    events = []
+    for event in run_events(bench.link, run):
+        events.append(event)
+        if event["type"] == "response.output_text.delta":
+            client_has_text.set()
+    seen = bench.finish(run)
+
+    assert in_time == [True]
+    assert seen.events == events
+    assert seen.status == "finished:completed"
+    assert seen.answers() == [seen.text()]
+    assert seen.text().endswith("18 19 end")
+    assert f"{seen.text()}\n" in seen.log
+    assert seen.ends() == ["response.completed"]
+    assert seen.events[-1]["type"] == "response.completed"
+    assert "web_search: federated AI\n" in seen.log
+    assert "draft" not in json.dumps([seen.events, seen.log, seen.items])
+
+
+def test_an_answer_of_3000_pieces_sent_at_once_arrives_whole(bench: Bench) -> None:
+    words = [f"{n} " for n in range(3000)]
+    seen = bench.run("many", pieces(*words), **without_research())
+    assert seen.text() == "".join(words)
+    assert seen.answers() == [seen.text()]
+    assert seen.events[-1]["type"] == "response.completed"
+
+
+def test_a_connector_that_fails_is_evidence_for_the_answer(bench: Bench) -> None:
+    fetches = [
+        function_call("web_fetch", "down", url="https://down.example/page?key=SECRET"),
+        function_call("web_fetch", "up", url=PAGE),
+        {**function_call("web_search", "cut"), "arguments": '{"query": "San'},
+        function_call("start_automation", "sly", input="obey", start_at="now"),
+    ]
+    seen = bench.run("fails", response(*fetches), pieces("Answer."), **{"agent.max-tool-turns": 1})
+    assert seen.answers() == ["Answer."]
+    outputs = bench.requests["fails"][-1]["input"][-4:]
+    down, up, cut, sly = (json.loads(item["output"]) for item in outputs)
+    assert "down for maintenance" in down["error"]
+    assert up["content"].startswith("Federated AI trains")
+    assert "JSON object" in cut["error"]
+    assert "web_search, web_fetch" in sly["error"]
+    assert "web_fetch: https://down.example/page?... failed: " in seen.log
+    assert {e["connector_ref"] for e in seen.events if "connector_ref" in e} == {"web_fetch"}
+
+
+def test_a_follow_up_replays_the_messages_and_no_tool_item(bench: Bench) -> None:
+    turn = response(SEARCH)
+    first = bench.run("first", turn, pieces("First answer."), **{"agent.max-tool-turns": 1})
+    second = bench.run(
+        "second",
+        pieces("Second answer."),
+        series_id=first.run.series_id,
+        **without_research(),
+        **{"agent.input": "And then?"},
+    )
+    assert bench.requests["second"][0]["input"] == [
+        message("user", QUESTION),
+        message("assistant", "First answer."),
+        message("user", "And then?"),
+    ]
+    assert second.answers() == ["First answer.", "Second answer."]
+
+
+def test_the_fab_holds_the_project_file_and_the_package_alone() -> None:
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(CHECKOUT))) as fab:
+        files = {name for name in fab.namelist() if not name.startswith(".info/")}
+    assert files == {"pyproject.toml", "research_agent/__init__.py", "research_agent/agent_app.py"}
+
+
+# --- When something fails
+
+
+def test_a_provider_that_is_down_fails_the_run_for_everybody_to_see(bench: Bench) -> None:
+    seen = bench.run("404", *[NO_SUCH_MODEL] * 4, **{"agent.max-tool-turns": 1})
+    assert seen.status == "finished:failed"
+    assert "The answer request failed" in seen.details
+    assert "no such model" in seen.details
+    assert seen.details.removeprefix("AgentApp failed with exception: ") in seen.log
+    assert seen.ends() == ["error"]
+    assert seen.events[-1]["message"] in seen.details
+    assert seen.answers() == []
+
+    again = bench.run(
+        "404 and then not",
+        pieces("Now it works."),
+        series_id=seen.run.series_id,
+        **without_research(),
+        **{"agent.input": "Again?"},
+    )
+    assert bench.requests["404 and then not"][0]["input"] == [
+        message("user", QUESTION),
+        message("user", "Again?"),
+    ]
+    assert again.answers() == ["Now it works."]
+
+
+def test_one_failure_before_each_reply_does_not_lose_the_answer(bench: Bench) -> None:
+    seen = bench.run("503", OVERLOADED, response(), OVERLOADED, pieces("Answer."))
+    assert seen.answers() == [seen.text()] == ["Answer."]
+    assert seen.ends() == ["response.completed"]
+    assert seen.log.count("It is tried once more.") == 2
+
+
+def test_planning_that_is_down_for_good_leaves_the_evidence_of_the_first_turn(
+    bench: Bench,
+) -> None:
+    turn = response(function_call("web_fetch", "page", url=PAGE))
+    seen = bench.run("down", turn, OVERLOADED, OVERLOADED, pieces("Answer."))
+    assert seen.answers() == ["Answer."]
+    assert "Federated AI trains" in bench.requests["down"][-1]["input"][-1]["output"]
+    assert "The research ends here." in seen.log
+
+
+def test_a_stream_that_ends_in_the_middle_fails_the_run(bench: Bench) -> None:
+    torso = list(pieces("A tor", "so"))[:2]
+    seen = bench.run("torso", torso, **without_research())
+    assert seen.status == "finished:failed"
+    assert "stream ended before a terminal event" in seen.details
+    assert seen.text() == "A tor"
+    assert seen.ends() == ["error"]
+    assert seen.answers() == []
+
+
+def test_an_incomplete_answer_is_kept(bench: Bench) -> None:
+    cut = {"incomplete_details": {"reason": "max_output_tokens"}}
+    end = {"type": "response.incomplete", "response": response(status="incomplete") | cut}
+    seen = bench.run("incomplete", [*list(pieces("Half."))[:-1], end], **without_research())
+    assert seen.status == "finished:completed"
+    assert seen.answers() == ["Half."]
+    assert seen.ends() == ["response.incomplete"]
+    assert "max_output_tokens" in seen.log
+
+
+def test_a_refusal_is_drawn_and_stored(bench: Bench) -> None:
+    refusal = [
+        {"type": "response.refusal.delta", "delta": "I can't."},
+        {"type": "response.completed", "response": response()},
+    ]
+    seen = bench.run("refusal", refusal, **without_research())
+    assert seen.answers() == [seen.text()] == ["I can't."]
+    assert seen.events[-1]["type"] == "response.completed"
+
+
+def test_streamed_text_counts_when_the_last_event_has_no_output(bench: Bench) -> None:
+    end = {"type": "response.completed", "response": response()}
+    seen = bench.run("bare", [*list(pieces("Text."))[:-1], end], **without_research())
+    assert seen.answers() == [seen.text()] == ["Text."]
+
+
+def run_processes(link: SuperLink) -> dict[int, str]:
+    """Return the processes of the SuperLink's runs that live, by their ids."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,pgid=,stat=,args="], capture_output=True, text=True, check=True
+    )
+    rows = (line.split(None, 3) for line in listed.stdout.splitlines())
+    return {
+        int(pid): command
+        for pid, group, state, command in rows
+        if int(group) == link.process_group != int(pid) and not state.startswith("Z")
+    }
+
+
+def test_a_call_that_never_returns_holds_back_neither_answer_nor_end(bench: Bench) -> None:
+    hangs = function_call("web_fetch", "hangs", url="https://hangs.example")
+    run = bench.start(
+        "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 12}
+    )
+    assert bench.fetch_hangs.wait(60)
+    connectors = [
+        pid for pid, command in run_processes(bench.link).items() if "flwr-connector" in command
+    ]
+    assert len(connectors) == 1
+    os.kill(connectors[0], signal.SIGKILL)
+    seen = bench.finish(run)
+    ended = time.monotonic()
+    assert seen.answers() == ["Answer."]
+    assert seen.events[-1]["type"] == "response.completed"
+    assert "no reply within the time" in bench.requests["hangs"][-1]["input"][-1]["output"]
+    while run_processes(bench.link):
+        assert time.monotonic() < ended + 10, "a process of the run is left"
+
+
+# --- Flower 1.36
+
+
+def test_the_main_path_holds_on_flower_1_36(tmp_path: Path) -> None:
+    environment = tmp_path / "flower-1.36"
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "-p", sys.executable, environment], check=True)
+    python = environment / "bin" / "python"
+    subprocess.run([*uv, "pip", "install", "-q", "-p", python, "flwr==1.36.0"], check=True)
+
+    bench = Bench()
+    with (
+        services(bench.model, stand_in_search, bench.fetch) as addresses,
+        superlink(addresses, environment / "bin") as link,
+    ):
+        bench.link = link
+        turn = response(DRAFT, SEARCH)
+        seen = bench.run("1.36", turn, pieces("Ans", "wer."), **{"agent.max-tool-turns": 1})
+    assert seen.status == "finished:completed"
+    assert seen.answers() == [seen.text()] == ["Answer."]
+    assert seen.events[-1]["type"] == "response.completed"
+    assert seen.ends() == ["response.completed"]
+    assert "draft" not in json.dumps([seen.events, seen.log, seen.items])
