@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -14,8 +15,17 @@ from rich.console import Console
 
 from local.services import services
 from local.stand_ins import stand_in_fetch, stand_in_model, stand_in_search
-from local.superlink import Run, SuperLink, run_events, run_status, start_run, stop_run, superlink
-from local.terminal import one_line, show_run
+from local.superlink import (
+    Run,
+    SuperLink,
+    run_events,
+    run_status,
+    start_run,
+    stop_run,
+    superlink,
+    wait_for_end,
+)
+from local.terminal import activity, one_line, show_run
 from research_agent.agent_app import MAX_RESEARCH_SECONDS, MAX_TOOL_TURNS, MODEL
 
 STAND_IN = "offline stand-in"
@@ -52,14 +62,17 @@ def main(
     }
     console = Console(soft_wrap=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with services(stand_in_model, stand_in_search, stand_in_fetch) as stand_ins:
+    with ExitStack() as stack:
+        stand_ins = stack.enter_context(services(stand_in_model, stand_in_search, stand_in_fetch))
         environment, kinds = chosen_services(os.environ, model, stand_ins)
         console.print(" · ".join(f"{name}: {kind}" for name, kind in kinds.items()), style="dim")
-        with superlink(environment) as link:
-            if question is None:
-                converse(console, link, config)
-            elif not ask(console, link, start_run(link, {**config, "agent.input": question})):
-                raise typer.Exit(1)
+        with activity(console) as moving:
+            moving.add_task("starting a SuperLink")
+            link = stack.enter_context(superlink(environment))
+        if question is None:
+            converse(console, link, config)
+        elif not ask(console, link, start_run(link, {**config, "agent.input": question})):
+            raise typer.Exit(1)
 
 
 def chosen_services(
@@ -100,13 +113,17 @@ def listens(port: int) -> bool:
 
 def converse(console: Console, link: SuperLink, config: UserConfig) -> None:
     """Ask for questions and answer them in one run series, until the end of input or /quit."""
-    series_id = None
+    run: Run | None = None
     while (question := prompt()) not in (None, "/quit"):
         if question == "/new":
-            series_id = None
+            run = None
         elif question:
-            run = start_run(link, {**config, "agent.input": question}, series_id)
-            series_id = run.series_id
+            if run:
+                # A follow-up needs what the run before it stores when it ends.
+                wait_for_end(link, run)
+            run = start_run(
+                link, {**config, "agent.input": question}, run.series_id if run else None
+            )
             ask(console, link, run)
 
 
@@ -119,13 +136,9 @@ def prompt() -> str | None:
 
 
 def ask(console: Console, link: SuperLink, run: Run) -> bool:
-    """Show a run until it has ended; return whether it gave an answer. Ctrl-C stops the run."""
-    events = run_events(link, run)
+    """Show a run and return whether it gives an answer. Ctrl-C stops the run."""
     try:
-        reason = show_run(console, events)
-        # A follow-up needs what the run stores when it ends.
-        for _ in events:
-            continue
+        reason = show_run(console, run_events(link, run))
     except KeyboardInterrupt:
         stop_run(link, run)
         reason = "stopped"

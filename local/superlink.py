@@ -145,9 +145,11 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def start_run(link: SuperLink, config: UserConfig, series_id: int | None = None) -> Run:
-    """Start a run of the checkout's app, in a run series or in a new one."""
-    fab = build_fab_from_disk(CHECKOUT)
+def start_run(
+    link: SuperLink, config: UserConfig, series_id: int | None = None, app: Path = CHECKOUT
+) -> Run:
+    """Start a run of the app in a folder, in a run series or in a new one."""
+    fab = build_fab_from_disk(app)
     response = link.control.StartRun(
         StartRunRequest(
             fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab),
@@ -168,6 +170,12 @@ def run_events(link: SuperLink, run: Run) -> Iterator[JSONObject]:
     """Yield a run's events as a chat client gets them, until the run has ended."""
     for response in link.control.StreamRunEvents(StreamRunEventsRequest(run_id=run.run_id)):
         yield json.loads(response.task_event.data)
+
+
+def wait_for_end(link: SuperLink, run: Run) -> None:
+    """Return when the run has ended and what it leaves is stored."""
+    for _ in run_events(link, run):
+        continue
 
 
 def run_log(link: SuperLink, run: Run) -> str:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from http.client import HTTPException
@@ -38,8 +39,11 @@ MAX_HISTORY_CHARS = 200_000
 RETRY_PAUSE_SECONDS = 1.0
 # The Runtime gives a model reply 300 s and then says in the stream that it is late.
 MODEL_REPLY_SECONDS = 310.0
-# Flower 1.35.0 drops the events that are still queued when `main` returns, and has no public flush.
-EVENT_DRAIN_SECONDS = 1.5
+# Flower 1.35.0 queues this many events; what is still queued when `main` returns is dropped, and
+# there is no public flush. So a run ends when a slow connection would have taken them.
+EVENT_QUEUE = 256
+EVENTS_PER_SECOND = 128
+EVENT_MARGIN_SECONDS = 0.5
 
 PLANNING_INSTRUCTIONS = """\
 You prepare the answer to the user's last message. Today is {today}.
@@ -676,12 +680,17 @@ def unpublished(_event: JSONObject) -> None:
     """Show clients nothing."""
 
 
-def publisher(agent: AgentSession) -> Callable[[JSONObject], None]:
-    """Return a function that shows clients an event, until that fails; the log says so once."""
-    failed = False
+@contextmanager
+def publisher(agent: AgentSession) -> Iterator[Callable[[JSONObject], None]]:
+    """Give a function that shows clients an event; on leaving, wait until the last ones are out.
+
+    A failure of the run is shown as an `error` event. Where publishing itself fails, the log says
+    so once and the run goes on.
+    """
+    failed, all_sent_at = False, 0.0
 
     def publish(event: JSONObject) -> None:
-        nonlocal failed
+        nonlocal failed, all_sent_at
         if failed:
             return
         try:
@@ -689,8 +698,18 @@ def publisher(agent: AgentSession) -> Callable[[JSONObject], None]:
         except (OSError, RuntimeError, TypeError, ValueError) as exc:
             failed = True
             log(f"Chat clients see no more of this run: {error_text(exc)}")
+        now = time.monotonic()
+        queue_sent_at = now + EVENT_QUEUE / EVENTS_PER_SECOND
+        all_sent_at = min(max(all_sent_at, now) + 1 / EVENTS_PER_SECOND, queue_sent_at)
 
-    return publish
+    try:
+        yield publish
+    except (RuntimeError, TypeError, ValueError) as exc:
+        publish({"type": "error", "code": "run_failed", "message": str(exc), "param": None})
+        raise
+    finally:
+        if runtime_url():
+            time.sleep(max(0.0, all_sent_at - time.monotonic()) + EVENT_MARGIN_SECONDS)
 
 
 # --- Run
@@ -699,18 +718,10 @@ def publisher(agent: AgentSession) -> Callable[[JSONObject], None]:
 @app.main()
 def main(agent: AgentSession, context: Context) -> None:
     """Answer the run's question from public sources, or fail the run with one sentence."""
-    publish = publisher(agent)
-    try:
+    with publisher(agent) as publish:
         require_flower(agent)
         model, max_turns, max_seconds = read_config(context.run_config)
         deadline = time.monotonic() + max_seconds
-        conversation = conversation_messages(context)
-        shared = shared_request(model, conversation)
+        shared = shared_request(model, conversation_messages(context))
         evidence = research(agent, context, shared, max_turns, deadline)
         answer(agent, context, answer_request(shared, evidence), publish)
-    except (RuntimeError, TypeError, ValueError) as exc:
-        publish({"type": "error", "code": "run_failed", "message": str(exc), "param": None})
-        raise
-    finally:
-        if runtime_url():
-            time.sleep(EVENT_DRAIN_SECONDS)

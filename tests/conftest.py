@@ -30,7 +30,7 @@ END_TYPES = ("error", "response.failed", "response.completed", "response.incompl
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a scripted run try again and end at once, and keep it off a Runtime's endpoint."""
     monkeypatch.setattr(agent_app, "RETRY_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(agent_app, "EVENT_DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(agent_app, "EVENT_MARGIN_SECONDS", 0.0)
     monkeypatch.delenv("FLWR_RUNTIME_BASE_URL", raising=False)
 
 

@@ -1,0 +1,174 @@
+"""How long runs take and what a long run series costs: `uv run python -m tests.benchmark`."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+
+from local.services import JSONObject, Reply, function_call, response, services, text_events
+from local.superlink import CHECKOUT, SuperLink, run_events, start_run, superlink
+from research_agent.agent_app import conversation_messages
+from tests.scripted import make_context, message
+
+CALLS, CALL_SECONDS = 4, 2.0
+WORDS, WORDS_PER_SECOND = 300, 50
+# Planning, the searches, planning, the fetches, the answer.
+STEPS = 5
+GROUP = 16
+
+AS_BUILT = "Thread(target=run, daemon=True).start()"
+ONE_AT_A_TIME = "run()"
+
+
+def main(rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 3) -> None:
+    """Compare runs as built with runs that make one call at a time; then read a long series."""
+    print(f"{os.cpu_count()} cores, {rounds} rounds, medians in seconds\n")
+    measure_runs(rounds)
+    measure_conversation()
+
+
+# --- Runs
+
+
+class Services:
+    """A model that asks for searches, then fetches, then writes at a steady pace; slow services."""
+
+    def __init__(self) -> None:
+        self.sixteenth_piece_at = 0.0
+
+    def model(self, request: JSONObject) -> Reply:
+        """Ask for the calls of the next turn, or write the answer."""
+        if request["stream"]:
+            return text_events(self.words())
+        turn = sum(item["type"] == "function_call" for item in request["input"]) // CALLS
+        tool, argument = (("web_search", "query"), ("web_fetch", "url"))[turn]
+        return response(
+            *(
+                function_call(tool, f"{tool}_{n}", **{argument: f"https://page.example/{n}"})
+                for n in range(CALLS)
+            )
+        )
+
+    def words(self) -> Iterator[str]:
+        """Write the answer, and note when its sixteenth piece leaves."""
+        for n in range(WORDS):
+            time.sleep(1 / WORDS_PER_SECOND)
+            if n == GROUP - 1:
+                self.sixteenth_piece_at = time.monotonic()
+            yield f"word{n} "
+
+    def tool(self, _request: JSONObject) -> Reply:
+        """Take a while and give a page."""
+        time.sleep(CALL_SECONDS)
+        return {"results": [], "content": "A page."}
+
+
+def measure_runs(rounds: int) -> None:
+    """Print the medians of both ways to run, their ratios and the floor."""
+    slow = Services()
+    measured: dict[str, list[JSONObject]] = {AS_BUILT: [], ONE_AT_A_TIME: []}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        services(slow.model, slow.tool, slow.tool) as environment,
+        superlink(environment) as link,
+    ):
+        for _ in range(rounds):
+            for way in (ONE_AT_A_TIME, AS_BUILT):
+                measured[way].append(measure_run(link, app_copy(Path(folder), way), slow))
+    built, single = (
+        {key: median(run[key] for run in measured[way]) for key in measured[way][0]}
+        for way in (AS_BUILT, ONE_AT_A_TIME)
+    )
+    # Where one call runs at a time, a call takes its service's time and one child task's cost.
+    task = single["call"] - CALL_SECONDS
+    floor_text = STEPS * task + 2 * CALL_SECONDS + GROUP / WORDS_PER_SECOND
+    floor_end = floor_text + (WORDS - GROUP) / WORDS_PER_SECOND
+    print(f"{'':24}one at a time  as built  ratio  floor")
+    for name, key, floor in (
+        ("first text at a client", "text", floor_text),
+        ("end of the run", "end", floor_end),
+    ):
+        ratio = built[key] / single[key]
+        print(f"{name:24}{single[key]:13.1f}{built[key]:10.1f}{ratio:7.2f}{floor:7.1f}")
+    print(f"first text after the provider's sixteenth piece: {built['lag']:.2f}")
+    print(f"one child task: {task:.1f}\n")
+
+
+def app_copy(folder: Path, way: str) -> Path:
+    """Return a copy of the app whose calls run in this way."""
+    copy = folder / str(len(way))
+    if not copy.exists():
+        shutil.copytree(CHECKOUT / "research_agent", copy / "research_agent")
+        shutil.copy(CHECKOUT / "pyproject.toml", copy)
+        module = copy / "research_agent" / "agent_app.py"
+        source = module.read_text()
+        if source.count(AS_BUILT) != 1:
+            raise RuntimeError(f"{module} must hold {AS_BUILT!r} once.")
+        module.write_text(source.replace(AS_BUILT, way))
+    return copy
+
+
+def measure_run(link: SuperLink, app: Path, slow: Services) -> JSONObject:
+    """Return a run's seconds to its first text, after the sixteenth piece, to its end, a call."""
+    started = time.monotonic()
+    run = start_run(link, {"agent.input": "Go", "agent.max-tool-turns": 2}, app=app)
+    first_text, calls_started, calls = 0.0, {}, []
+    for event in run_events(link, run):
+        now = time.monotonic()
+        if event["type"] == "response.tool_call.started":
+            calls_started[event["tool_call_id"]] = now
+        elif event["type"] == "response.tool_call.completed":
+            calls.append(now - calls_started[event["tool_call_id"]])
+        elif event["type"] == "response.output_text.delta" and not first_text:
+            first_text = now
+    return {
+        "text": first_text - started,
+        "lag": first_text - slow.sixteenth_piece_at,
+        "end": time.monotonic() - started,
+        "call": median(calls),
+    }
+
+
+# --- Conversation
+
+
+def measure_conversation() -> None:
+    """Print what `conversation_messages` takes over a series of 2,000 messages and 100 MB."""
+    page = json.dumps({"content": "word " * 10_000})
+    output = {"type": "function_call_output", "call_id": "c", "output": page}
+    items = []
+    for n in range(2_000):
+        items += [message(("user", "assistant")[n % 2], f"message {n}"), output]
+    context = make_context(items)
+    stored = context.state.config_records["items"]["json"]
+    size = sum(map(len, stored)) / 1e6  # type: ignore[arg-type]
+
+    seconds = timed(lambda: conversation_messages(context))
+    everything = timed(lambda: [json.loads(item) for item in stored])  # type: ignore[union-attr, arg-type]
+    tracemalloc.start()
+    messages = conversation_messages(context)
+    peak = tracemalloc.get_traced_memory()[1] / 1e6
+    print(f"conversation_messages: {len(messages)} messages out of {size:.0f} MB")
+    print(f"{seconds:.3f} s, {seconds / everything:.2f} of parsing every item; peak {peak:.1f} MB")
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds of the quickest of three times."""
+    taken = []
+    for _ in range(3):
+        started = time.monotonic()
+        work()
+        taken.append(time.monotonic() - started)
+    return min(taken)
+
+
+if __name__ == "__main__":
+    typer.run(main)
