@@ -25,7 +25,7 @@ from local.superlink import (
     superlink,
     wait_for_end,
 )
-from local.terminal import activity, one_line, show_run
+from local.terminal import activity, one_line, plain_console, show_run
 from research_agent.agent_app import MAX_RESEARCH_SECONDS, MAX_TOOL_TURNS, MODEL
 
 STAND_IN = "offline stand-in"
@@ -60,7 +60,7 @@ def main(
         "agent.max-tool-turns": max_tool_turns,
         "agent.max-research-seconds": max_research_seconds,
     }
-    console = Console(soft_wrap=True)
+    console = plain_console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with ExitStack() as stack:
         stand_ins = stack.enter_context(services(stand_in_model, stand_in_search, stand_in_fetch))
@@ -101,7 +101,7 @@ def chosen_services(
         del environment["FLWR_WEB_FETCH_ENDPOINT"]
         kinds["fetch"] = "real"
     elif kinds["search"] == "real":
-        kinds["fetch"] += " (for the real one: uv run --group local python -m local)"
+        kinds["fetch"] += " (the real one: --group local)"
     return environment, kinds
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -10,6 +11,11 @@ from local.superlink import JSONObject
 
 # A page's or a model's escape sequences are not for the reader's terminal.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain_console(**options: Any) -> Console:
+    """Return a console that shows texts as they are: no markup, no line breaks of its own."""
+    return Console(soft_wrap=True, markup=False, emoji=False, highlight=False, **options)
 
 
 def show_run(console: Console, events: Iterator[JSONObject]) -> str | None:
@@ -29,7 +35,7 @@ def show_run(console: Console, events: Iterator[JSONObject]) -> str | None:
                 show_call(console, event)
             elif kind == "output_text.delta":
                 moving.stop()
-                console.out(CONTROL.sub("", event["delta"]), end="", highlight=False)
+                console.out(CONTROL.sub("", event["delta"]), end="")
             elif kind in ("completed", "incomplete"):
                 console.out("" if kind == "completed" else "\n(The model cut the answer short.)")
                 return None
@@ -54,11 +60,10 @@ def activity(console: Console) -> Progress:
 def show_call(console: Console, event: JSONObject) -> None:
     """Show a call that has ended, with a mark for done or failed."""
     if event["type"].endswith("completed"):
-        console.print(f"✓ {call_line(event)}", markup=False, highlight=False)
+        console.print(f"✓ {call_line(event)}")
     else:
         reason = event.get("error", {}).get("message", "no reason was given")
-        line = f"✗ {call_line(event)}: {one_line(reason)}"
-        console.print(line, markup=False, highlight=False)
+        console.print(f"✗ {call_line(event)}: {one_line(reason)}")
 
 
 def call_line(event: JSONObject) -> str:

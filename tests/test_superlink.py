@@ -18,6 +18,7 @@ from local.services import assistant_message, function_call, response, services,
 from local.stand_ins import stand_in_search
 from local.superlink import CHECKOUT, COMMANDS, SuperLink, run_events, superlink
 from tests.conftest import Bench
+from tests.processes import Process, living
 from tests.scripted import QUESTION, JSONObject, message
 
 SEARCH = function_call("web_search", "search", query="federated AI")
@@ -217,17 +218,10 @@ def test_streamed_text_counts_when_the_last_event_has_no_output(bench: Bench) ->
     assert seen.answers() == [seen.text()] == ["Text."]
 
 
-def run_processes(link: SuperLink) -> dict[int, str]:
-    """Return the processes of the SuperLink's runs that live, by their ids."""
-    listed = subprocess.run(
-        ["ps", "-eo", "pid=,pgid=,stat=,args="], capture_output=True, text=True, check=True
-    )
-    rows = (line.split(None, 3) for line in listed.stdout.splitlines())
-    return {
-        int(pid): command
-        for pid, group, state, command in rows
-        if int(group) == link.process_group != int(pid) and not state.startswith("Z")
-    }
+def run_processes(link: SuperLink) -> list[Process]:
+    """Return the processes of the SuperLink's runs, without the SuperExec that starts them."""
+    group = link.process_group
+    return [process for process in living() if process.group == group != process.pid]
 
 
 def test_a_call_that_never_returns_holds_back_neither_answer_nor_end(bench: Bench) -> None:
@@ -236,11 +230,8 @@ def test_a_call_that_never_returns_holds_back_neither_answer_nor_end(bench: Benc
         "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 12}
     )
     assert bench.fetch_hangs.wait(60)
-    connectors = [
-        pid for pid, command in run_processes(bench.link).items() if "flwr-connector" in command
-    ]
-    assert len(connectors) == 1
-    os.kill(connectors[0], signal.SIGKILL)
+    [connector] = [p for p in run_processes(bench.link) if "flwr-connector" in p.command]
+    os.kill(connector.pid, signal.SIGKILL)
     seen = bench.finish(run)
     ended = time.monotonic()
     assert seen.answers() == ["Answer."]

@@ -1,0 +1,333 @@
+"""What a person meets who runs the agent on a machine of one's own."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pexpect
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from local import __main__ as local
+from local.services import Reply, services, text_events
+from local.stand_ins import picked_sentences, stand_in_fetch, stand_in_search
+from local.superlink import CHECKOUT
+from local.terminal import plain_console, show_run
+from tests.processes import below, still_living
+from tests.scripted import JSONObject, check_request
+
+STAND_INS = {
+    "FLWR_MODEL_API_ENDPOINT": "stand-in model",
+    "FLWR_WEB_SEARCH_ENDPOINT": "stand-in search",
+    "FLWR_WEB_FETCH_ENDPOINT": "stand-in fetch",
+}
+STAND_IN = local.STAND_IN
+STOPPED = threading.Event()
+
+
+def counting_model(request: JSONObject) -> Reply:
+    """Answer with the number of questions in the conversation; fail when the last says so."""
+    check_request(request)
+    questions = [item["content"] for item in request["input"] if item.get("role") == "user"]
+    if questions[-1] == "fail":
+        return 404, {"error": {"message": "no such model"}}
+    return text_events(words(len(questions), hang=questions[-1] == "hang"))
+
+
+def words(questions: int, hang: bool) -> Iterator[str]:
+    """Yield an answer's pieces, and at the end nothing for longer than anybody waits."""
+    yield from (f"{n}, " for n in range(20))
+    if hang:
+        STOPPED.wait()
+    yield f"so this is question {questions}."
+
+
+@pytest.fixture
+def model_endpoint() -> Iterator[str]:
+    """Give the address of a model that counts the questions."""
+    STOPPED.clear()
+    with services(counting_model, stand_in_search, stand_in_fetch) as environment:
+        yield environment["FLWR_MODEL_API_ENDPOINT"]
+        STOPPED.set()
+
+
+def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
+    model_endpoint: str,
+) -> None:
+    terminal = pexpect.spawn(
+        sys.executable,
+        ["-m", "local", "--max-tool-turns", "0"],
+        cwd=CHECKOUT,
+        env=os.environ | {"FLWR_MODEL_API_ENDPOINT": model_endpoint},
+        encoding="utf-8",
+        timeout=60,
+    )
+    try:
+        terminal.expect_exact("starting a SuperLink")
+        terminal.expect_exact("\n> ")
+        terminal.sendline("first")
+        terminal.expect_exact("thinking")
+        terminal.expect_exact("so this is question 1.")
+        terminal.expect_exact("\n> ")
+
+        terminal.sendline("hang")
+        terminal.expect_exact("14, ")
+        terminal.sendintr()
+        terminal.expect_exact("No answer: stopped")
+        terminal.expect_exact("\n> ")
+
+        terminal.sendline("fail")
+        terminal.expect(r"No answer: The answer request failed: [^\n]* 404 [^\n]*no such model")
+        terminal.expect_exact("\n> ")
+
+        terminal.sendline("second")
+        # The run that was stopped left nothing, the one that failed its question.
+        terminal.expect_exact("so this is question 3.")
+        terminal.expect_exact("\n> ")
+
+        terminal.sendline("/new")
+        terminal.expect_exact("\n> ")
+        terminal.sendline("first again")
+        terminal.expect_exact("so this is question 1.")
+        terminal.expect_exact("\n> ")
+
+        started = below(terminal.pid)
+        terminal.sendeof()
+        terminal.expect(pexpect.EOF)
+        terminal.wait()
+        assert terminal.exitstatus == 0
+        assert len(started) >= 2
+        assert still_living(started) == set()
+    finally:
+        terminal.close(force=True)
+
+
+@pytest.mark.parametrize("leave", ["/quit", pytest.param("\x03", id="ctrl-c")])
+def test_the_prompt_is_left_with(leave: str) -> None:
+    terminal = pexpect.spawn(
+        sys.executable, ["-m", "local"], cwd=CHECKOUT, encoding="utf-8", timeout=60
+    )
+    try:
+        terminal.expect_exact("\n> ")
+        started = below(terminal.pid)
+        terminal.sendline(leave) if leave == "/quit" else terminal.send(leave)
+        terminal.expect(pexpect.EOF)
+        terminal.wait()
+        assert terminal.exitstatus == 0
+        assert still_living(started) == set()
+    finally:
+        terminal.close(force=True)
+
+
+def test_a_question_without_an_answer_exits_with_1_and_the_reason(model_endpoint: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "local", "--max-tool-turns", "0", "fail"],
+        cwd=CHECKOUT,
+        env=os.environ | {"FLWR_MODEL_API_ENDPOINT": model_endpoint},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode == 1
+    assert "No answer: The answer request failed" in done.stdout
+    assert "no such model" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_ctrl_c_while_a_question_is_answered_leaves_no_process(model_endpoint: str) -> None:
+    terminal = pexpect.spawn(
+        sys.executable,
+        ["-m", "local", "--max-tool-turns", "0", "hang"],
+        cwd=CHECKOUT,
+        env=os.environ | {"FLWR_MODEL_API_ENDPOINT": model_endpoint},
+        encoding="utf-8",
+        timeout=60,
+    )
+    try:
+        terminal.expect_exact("14, ")
+        started = below(terminal.pid)
+        terminal.sendintr()
+        terminal.expect_exact("No answer: stopped")
+        terminal.expect(pexpect.EOF)
+        terminal.wait()
+        assert terminal.exitstatus == 1
+        assert len(started) >= 3
+        assert still_living(started) == set()
+    finally:
+        terminal.close(force=True)
+
+
+# --- Services
+
+
+@pytest.mark.parametrize(
+    ("environ", "replaced", "kinds"),
+    [
+        pytest.param({}, set(), {}, id="nothing-set-up"),
+        pytest.param({"BRAVE_API_KEY": "  "}, set(), {}, id="blank-key"),
+        pytest.param(
+            {"FLWR_MODEL_API_KEY": "k"},
+            {"FLWR_MODEL_API_ENDPOINT"},
+            {"model": "Flower's endpoint"},
+            id="flower-key",
+        ),
+        pytest.param(
+            {"FLWR_MODEL_API_ENDPOINT": "http://127.0.0.1:1/v1/responses"},
+            {"FLWR_MODEL_API_ENDPOINT"},
+            {"model": "http://127.0.0.1:1/v1/responses"},
+            id="model-endpoint",
+        ),
+        *(
+            pytest.param(
+                {key: "k"},
+                {"FLWR_WEB_SEARCH_ENDPOINT"},
+                {"search": "real", "fetch": f"{STAND_IN} (the real one: --group local)"},
+                id=key,
+            )
+            for key in ("BRAVE_API_KEY", "TAVILY_API_KEY", "EXA_API_KEY")
+        ),
+        pytest.param(
+            {"FLWR_WEB_SEARCH_ENDPOINT": "x", "FLWR_WEB_FETCH_ENDPOINT": "y"},
+            {"FLWR_WEB_SEARCH_ENDPOINT", "FLWR_WEB_FETCH_ENDPOINT"},
+            {"search": "real", "fetch": "real"},
+            id="endpoints",
+        ),
+    ],
+)
+def test_what_is_set_up_is_used_and_the_rest_has_a_stand_in(
+    environ: dict[str, str],
+    replaced: set[str],
+    kinds: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "find_spec", lambda _name: None)
+    environment, chosen = local.chosen_services(environ, None, STAND_INS)
+    assert environment == {key: STAND_INS[key] for key in STAND_INS.keys() - replaced}
+    assert chosen == {"model": STAND_IN, "search": STAND_IN, "fetch": STAND_IN} | kinds
+
+
+def test_a_real_search_with_trafilatura_makes_the_fetch_real(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "find_spec", lambda name: name == "trafilatura")
+    environment, chosen = local.chosen_services({"BRAVE_API_KEY": "k"}, None, STAND_INS)
+    assert chosen["fetch"] == "real"
+    assert "FLWR_WEB_FETCH_ENDPOINT" not in environment
+
+
+def test_a_named_model_is_asked_for_on_ollama(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests: list[JSONObject] = []
+
+    def ollama(request: JSONObject) -> Reply:
+        requests.append(request)
+        return text_events(["Ollama ", "says so."])
+
+    for key in ("FLWR_MODEL_API_ENDPOINT", "FLWR_MODEL_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    with services(ollama, stand_in_search, stand_in_fetch) as environment:
+        port = environment["FLWR_MODEL_API_ENDPOINT"].split(":")[2].partition("/")[0]
+        monkeypatch.setattr(local, "OLLAMA_PORT", int(port))
+        local.main("Who says so?", model="llama3.2", max_tool_turns=0)
+    shown = capsys.readouterr().out
+    assert "model: llama3.2 on Ollama" in shown
+    assert "Ollama says so.\n" in shown
+    assert [request["model"] for request in requests] == ["llama3.2"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [""],
+        ["  "],
+        ["--model", " ", "q"],
+        ["--max-tool-turns", "11"],
+        ["--max-tool-turns", "x"],
+        ["--max-research-seconds", "0"],
+        ["--unknown"],
+        ["two", "questions"],
+    ],
+)
+def test_arguments_that_do_not_fit_get_a_usage_error(arguments: list[str]) -> None:
+    app = typer.Typer()
+    app.command()(local.main)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "Usage:" in result.output
+
+
+# --- The terminal
+
+
+def call(kind: str, call_id: str, **more: Any) -> JSONObject:
+    """Return an event of a search."""
+    return {
+        "type": f"response.tool_call.{kind}",
+        "tool_call_id": call_id,
+        "connector_ref": "web_search",
+        "arguments": {"query": f"query {call_id}"},
+        **more,
+    }
+
+
+EVENTS = [
+    call("started", "a"),
+    call("started", "b"),
+    call("completed", "b", output={}),
+    call("failed", "a", error={"message": "no\nreply\x1b[2J"}),
+    {"type": "response.output_text.delta", "delta": "An \x1b[31manswer,\n"},
+    {"type": "response.output_text.delta", "delta": "whole."},
+]
+
+
+def shown(events: list[JSONObject], **console: Any) -> tuple[str, str | None]:
+    """Return what a console shows of the events, and the reason for no answer."""
+    file = StringIO()
+    reason = show_run(plain_console(file=file, **console), iter(events))
+    return file.getvalue(), reason
+
+
+def test_piped_output_is_plain_and_free_of_escape_sequences() -> None:
+    text, reason = shown([*EVENTS, {"type": "response.completed"}])
+    assert reason is None
+    assert text == (
+        "✓ web_search: query b\n✗ web_search: query a: no reply[2J\nAn [31manswer,\nwhole.\n"
+    )
+
+
+def test_a_terminal_shows_what_is_being_done() -> None:
+    text, _ = shown([*EVENTS, {"type": "response.completed"}], force_terminal=True)
+    assert "web_search: query a" in text
+    assert "0:00:00" in text
+
+
+def test_an_answer_that_was_cut_is_marked() -> None:
+    text, reason = shown([*EVENTS, {"type": "response.incomplete"}])
+    assert reason is None
+    assert text.endswith("whole.\n(The model cut the answer short.)\n")
+
+
+def test_a_failure_is_told_in_one_line() -> None:
+    _, reason = shown([*EVENTS, {"type": "error", "message": "The model\nfailed."}])
+    assert reason == "The model failed."
+    assert shown(EVENTS)[1] == ""
+
+
+def test_the_stand_in_names_what_could_not_be_reached() -> None:
+    page = {"title": "A page", "content": "Federated AI trains. Cats sleep. It is federated."}
+    results: list[tuple[str, str, JSONObject]] = [
+        ("web_fetch", "https://a.example", page),
+        ("web_fetch", "https://b.example", {"error": "503"}),
+    ]
+    text = picked_sentences("What is federated AI?", results)
+    assert text.startswith("I'm an offline stand-in")
+    assert "- Federated AI trains. [A page](https://a.example)" in text
+    assert "- Couldn't be reached: web_fetch https://b.example (503)" in text
+    assert "Cats" not in text
