@@ -40,11 +40,11 @@ JSONObject = dict[str, Any]
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A running SuperLink: its Control API, and the process group of its runs' processes."""
+    """A running SuperLink: its Control API, and the process that starts those of its runs."""
 
     address: str
     control: ControlStub
-    process_group: int
+    superexec: int
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
         terminal.wait()
         assert terminal.exitstatus == 0
         assert len(started) >= 2
-        assert still_living(started) == set()
+        assert still_living(started) == []
     finally:
         terminal.close(force=True)
 
@@ -119,7 +119,7 @@ def test_the_prompt_is_left_with(leave: str) -> None:
         terminal.expect(pexpect.EOF)
         terminal.wait()
         assert terminal.exitstatus == 0
-        assert still_living(started) == set()
+        assert still_living(started) == []
     finally:
         terminal.close(force=True)
 
@@ -158,7 +158,7 @@ def test_ctrl_c_while_a_question_is_answered_leaves_no_process(model_endpoint: s
         terminal.wait()
         assert terminal.exitstatus == 1
         assert len(started) >= 3
-        assert still_living(started) == set()
+        assert still_living(started) == []
     finally:
         terminal.close(force=True)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,9 +15,9 @@ from flwr.cli.build import build_fab_from_disk
 
 from local.services import assistant_message, function_call, response, services, text_events
 from local.stand_ins import stand_in_search
-from local.superlink import CHECKOUT, COMMANDS, SuperLink, run_events, superlink
+from local.superlink import CHECKOUT, COMMANDS, run_events, superlink
 from tests.conftest import Bench
-from tests.processes import Process, living
+from tests.processes import below, still_living
 from tests.scripted import QUESTION, JSONObject, message
 
 SEARCH = function_call("web_search", "search", query="federated AI")
@@ -218,26 +217,20 @@ def test_streamed_text_counts_when_the_last_event_has_no_output(bench: Bench) ->
     assert seen.answers() == [seen.text()] == ["Text."]
 
 
-def run_processes(link: SuperLink) -> list[Process]:
-    """Return the processes of the SuperLink's runs, without the SuperExec that starts them."""
-    group = link.process_group
-    return [process for process in living() if process.group == group != process.pid]
-
-
 def test_a_call_that_never_returns_holds_back_neither_answer_nor_end(bench: Bench) -> None:
     hangs = function_call("web_fetch", "hangs", url="https://hangs.example")
     run = bench.start(
         "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 12}
     )
     assert bench.fetch_hangs.wait(60)
-    [connector] = [p for p in run_processes(bench.link) if "flwr-connector" in p.command]
-    os.kill(connector.pid, signal.SIGKILL)
+    [connector] = [p for p in below(bench.link.superexec) if "flwr-connector" in p.name()]
+    connector.kill()
     seen = bench.finish(run)
     ended = time.monotonic()
     assert seen.answers() == ["Answer."]
     assert seen.events[-1]["type"] == "response.completed"
     assert "no reply within the time" in bench.requests["hangs"][-1]["input"][-1]["output"]
-    while run_processes(bench.link):
+    while still_living(below(bench.link.superexec)):
         assert time.monotonic() < ended + 10, "a process of the run is left"
 
 
