@@ -162,11 +162,11 @@ def conversation_messages(context: Context) -> list[JSONObject]:
         # Tool output fills megabytes: only items that hold this word are worth parsing.
         for item in map(json.loads, (raw for raw in stored_items(context) if '"message"' in raw))
         if item.get("type") == "message" and item.get("role") in ("user", "assistant")
-        if (text := message_text(item.get("content"))).strip()
+        if (text := clean(message_text(item.get("content")))).strip()
     ]
-    question = message("user", str(context.run_config.get("agent.input", "")).strip())
-    last = messages[-1] if messages else {}
-    if {**last, "content": str(last.get("content")).strip()} != question and question["content"]:
+    question = message("user", clean(str(context.run_config.get("agent.input", ""))).strip())
+    stored_last = messages and message(messages[-1]["role"], messages[-1]["content"].strip())
+    if question["content"] and stored_last != question:
         messages.append(question)
     return messages
 
@@ -352,12 +352,15 @@ def sendable_call(call: JSONObject, taken: set[str]) -> JSONObject:
     """
     call_id, name, arguments = call.get("call_id"), call.get("name"), call.get("arguments")
     sent = {**call, "name": re.sub("[^a-zA-Z0-9_-]", "_", str(name))[:64] or "_"}
-    if not isinstance(call_id, str) or not call_id.strip() or call_id in taken:
+    own = isinstance(call_id, str) and re.fullmatch("[!-~]+", call_id)
+    if not own or call_id in taken:
         sent["call_id"] = f"call_{uuid.uuid4().hex}"
         sent.pop("id", None)
     if isinstance(arguments, dict):
         sent["arguments"] = json.dumps(arguments)
-    elif not isinstance(json_value(arguments), dict):
+    elif isinstance(arguments, str) and isinstance(json_value(arguments), dict):
+        sent["arguments"] = clean(arguments)
+    else:
         sent["arguments"] = "{}"
     taken.add(sent["call_id"])
     return sent
@@ -368,6 +371,7 @@ def start_call(agent: AgentSession, call: JSONObject) -> Future[str]:
 
     The thread is a daemon: a call that never returns doesn't hold back the end of the process.
     """
+    log(call_line(call))
     future: Future[str] = Future()
 
     def run() -> None:
@@ -398,10 +402,10 @@ def run_calls(
 
     A call that still runs at the deadline, in seconds of `time.monotonic`, counts as failed.
     """
-    futures = []
-    for call, problem in zip(calls, problems, strict=True):
-        log(call_line(call))
-        futures.append(refused_call(problem) if problem else start_call(agent, call))
+    futures = [
+        refused_call(problem) if problem else start_call(agent, call)
+        for call, problem in zip(calls, problems, strict=True)
+    ]
     wait(futures, timeout=max(0.0, deadline - time.monotonic()))
 
     late = RuntimeError("There was no reply within the time that the run has for research.")
@@ -443,7 +447,7 @@ def readable_output(output: object) -> str:
     text = json.dumps(clean_value(value), ensure_ascii=False)
     if not isinstance(page, str):
         page = text
-    elif page.startswith("%PDF-") or len(UNREADABLE.findall(page)) * 10 > len(page):
+    elif page.lstrip().startswith("%PDF-") or len(UNREADABLE.findall(page)) * 10 > len(page):
         raise ValueError("This is a PDF, an image or another binary, not text. Look elsewhere.")
     return cut(text, MAX_OUTPUT_CHARS, len(page))
 
@@ -659,7 +663,7 @@ def answer(
         end = tried_twice(
             "The answer request",
             lambda: follow_answer(answer_events(agent, context, request), show, publish),
-            lambda: not shown,
+            lambda: not "".join(shown).strip(),
         )
         response = end.get("response") or {}
         if not "".join(shown).strip():
@@ -669,7 +673,8 @@ def answer(
             show(text)
             publish({"type": TEXT_DELTA, "delta": text})
     finally:
-        log("")
+        if shown:
+            log("")
     if end["type"] == INCOMPLETE:
         log(f"The model cut the answer short: {response.get('incomplete_details')}")
     store_answer(context, "".join(shown), end["type"].removeprefix("response."))

@@ -18,7 +18,7 @@ from local.superlink import CHECKOUT, SuperLink, run_events, start_run, superlin
 from research_agent.agent_app import conversation_messages
 from tests.scripted import make_context, message
 
-CALLS, CALL_SECONDS = 4, 2.0
+CALL_SECONDS = 2.0
 WORDS, WORDS_PER_SECOND = 300, 50
 # Planning, the searches, planning, the fetches, the answer.
 STEPS = 5
@@ -28,10 +28,13 @@ AS_BUILT = "Thread(target=run, daemon=True).start()"
 ONE_AT_A_TIME = "run()"
 
 
-def main(rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 3) -> None:
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 3,
+    calls: Annotated[int, typer.Option(min=1, max=8, help="How many calls a turn has.")] = 4,
+) -> None:
     """Compare runs as built with runs that make one call at a time; then read a long series."""
-    print(f"{os.cpu_count()} cores, {rounds} rounds, medians in seconds\n")
-    measure_runs(rounds)
+    print(f"{os.cpu_count()} cores, {rounds} rounds, {calls} calls a turn, medians in seconds\n")
+    measure_runs(rounds, Services(calls))
     measure_conversation()
 
 
@@ -41,19 +44,20 @@ def main(rounds: Annotated[int, typer.Option(min=1, help="How often to measure."
 class Services:
     """A model that asks for searches, then fetches, then writes at a steady pace; slow services."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
         self.sixteenth_piece_at = 0.0
 
     def model(self, request: JSONObject) -> Reply:
         """Ask for the calls of the next turn, or write the answer."""
         if request["stream"]:
             return text_events(self.words())
-        turn = sum(item["type"] == "function_call" for item in request["input"]) // CALLS
+        turn = sum(item["type"] == "function_call" for item in request["input"]) // self.calls
         tool, argument = (("web_search", "query"), ("web_fetch", "url"))[turn]
         return response(
             *(
                 function_call(tool, f"{tool}_{n}", **{argument: f"https://page.example/{n}"})
-                for n in range(CALLS)
+                for n in range(self.calls)
             )
         )
 
@@ -71,9 +75,8 @@ class Services:
         return {"results": [], "content": "A page."}
 
 
-def measure_runs(rounds: int) -> None:
+def measure_runs(rounds: int, slow: Services) -> None:
     """Print the medians of both ways to run, their ratios and the floor."""
-    slow = Services()
     measured: dict[str, list[JSONObject]] = {AS_BUILT: [], ONE_AT_A_TIME: []}
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -99,6 +99,7 @@ def test_arguments_that_are_an_object_instead_of_its_text_are_understood() -> No
         case(4, "empty", ["", "b"]),
         case(4, "blank", ["  ", "b"]),
         case(4, "number", [7, "b"]),
+        case(4, "unprintable", ["a\0", "\ud800"]),
         case(4, "twice", ["a", "a"]),
         case(4, "thrice", ["a", "a", "a"]),
     ],
@@ -443,6 +444,13 @@ def test_case_22_an_assistants_message_is_not_taken_for_the_input() -> None:
     assert conversation_messages(context) == [message("assistant", "yes"), message("user", "yes")]
 
 
+def test_case_21_nul_and_lone_surrogates_are_not_replayed() -> None:
+    items = [message("user", "a\0b\ud800"), message("assistant", "\0")]
+    context = make_context(items, **{"agent.input": ""})
+    context.run_config["agent.input"] = "c\0"
+    assert conversation_messages(context) == [message("user", "ab"), message("user", "c")]
+
+
 def test_case_23_a_question_that_a_failed_run_left_unanswered_is_kept() -> None:
     session = run_scripted(response(), ANSWER, items=[message("user", "unanswered")])
     assert session.requests[0]["input"] == [
@@ -512,6 +520,7 @@ def shown(session: ScriptedSession) -> str:
         case(24, "http-error", (502, {"error": {"message": "503 overloaded"}})),
         case(24, "http-error-page", (502, "503 overloaded")),
         case(24, "no-event", []),
+        case(24, "blank-text-only", [*TEXT[:1], {"type": DELTA, "delta": ""}, ERROR]),
     ],
 )
 def test_an_answer_that_failed_before_any_text_is_tried_once_more(

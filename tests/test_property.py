@@ -68,7 +68,7 @@ RESULT = (
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     replies=st.lists(REPLY | REPLY | ANY_JSON | MODEL_ERRORS, min_size=30, max_size=30),
