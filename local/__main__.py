@@ -61,7 +61,8 @@ def main(
         "agent.max-research-seconds": max_research_seconds,
     }
     console = plain_console()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
         stand_ins = stack.enter_context(services(stand_in_model, stand_in_search, stand_in_fetch))
         environment, kinds = chosen_services(os.environ, model, stand_ins)

@@ -35,6 +35,15 @@ COMMANDS = Path(sys.executable).parent
 START_SECONDS = 60
 STOP_SECONDS = 10
 
+# A SuperLink that ends when this process does, however that ends; its SuperExec watches it in turn,
+# and the processes of the runs watch that one.
+MONITORED_SUPERLINK = """
+from flwr.supercore.app_utils import start_parent_process_monitor
+from flwr.superlink.cli.flower_superlink import flower_superlink
+start_parent_process_monitor({parent})
+flower_superlink()
+"""
+
 JSONObject = dict[str, Any]
 
 
@@ -65,9 +74,9 @@ def superlink(environment: Mapping[str, str], commands: Path = COMMANDS) -> Iter
     control, runtime = (f"127.0.0.1:{port}" for port in free_ports(2))
     with tempfile.TemporaryDirectory(prefix="research-agent-") as home, ExitStack() as stack:
 
-        def start(command: str, *arguments: str) -> subprocess.Popen[bytes]:
+        def start(*command: str) -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
-                [commands / command, "--insecure", *arguments],
+                [commands / command[0], *command[1:], "--insecure"],
                 env=superlink_environment(home, commands) | dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -81,12 +90,12 @@ def superlink(environment: Mapping[str, str], commands: Path = COMMANDS) -> Iter
         log = stack.enter_context(Path(home, "superlink.log").open("w+"))
         host, port = runtime.split(":")
         server = start(
-            "flower-superlink",
+            *("python", "-c", MONITORED_SUPERLINK.format(parent=os.getpid())),
             *("--simulation", "--isolation", "process", "--control-api-address", control),
             *("--host", host, "--port", port),
         )
         # A SuperLink that starts its SuperExec by itself detaches it from its own group.
-        executor = start(
+        superexec = start(
             "flower-superexec",
             *("--appio-api-address", runtime, "--plugin-type", "serverapp"),
             *("--parent-pid", str(server.pid)),
@@ -97,7 +106,7 @@ def superlink(environment: Mapping[str, str], commands: Path = COMMANDS) -> Iter
             raise RuntimeError(
                 f"The SuperLink didn't start. The end of its log:\n{log.read()[-2000:]}"
             )
-        yield SuperLink(control, ControlStub(channel), executor.pid)
+        yield SuperLink(control, ControlStub(channel), superexec.pid)
 
 
 def superlink_environment(home: str, commands: Path) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What a person meets who runs the agent on a machine of one's own."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ from io import StringIO
 from typing import Any
 
 import pexpect
+import psutil
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -103,18 +105,27 @@ def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
         terminal.close(force=True)
 
 
-def test_ctrl_c_at_the_prompt_leaves() -> None:
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        pytest.param(signal.SIGINT, 0, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, 143, id="terminated"),
+        pytest.param(signal.SIGKILL, None, id="killed"),
+    ],
+)
+def test_leaving_the_prompt_leaves_no_process(how: signal.Signals, status: int | None) -> None:
     terminal = pexpect.spawn(
         sys.executable, ["-m", "local"], cwd=CHECKOUT, encoding="utf-8", timeout=60
     )
     try:
         terminal.expect_exact("\n> ")
         started = below(terminal.pid)
-        terminal.sendintr()
+        terminal.kill(how)
         terminal.expect(pexpect.EOF)
         terminal.wait()
-        assert terminal.exitstatus == 0
-        assert still_living(started) == []
+        assert terminal.exitstatus == status
+        _, left = psutil.wait_procs(started, timeout=0 if status is not None else 10)
+        assert still_living(left) == []
     finally:
         terminal.close(force=True)
 
