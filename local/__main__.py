@@ -1,11 +1,12 @@
 """The command line: one question, or a conversation in a run series."""
 
 import os
+import readline  # noqa: F401 (gives `input` its line editing)
 import signal
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -119,13 +120,19 @@ def converse(console: Console, link: SuperLink, config: UserConfig) -> None:
         if question == "/new":
             run = None
         elif question:
-            if run:
-                # A follow-up needs what the run before it stores when it ends.
-                wait_for_end(link, run)
-            run = start_run(
-                link, {**config, "agent.input": question}, run.series_id if run else None
-            )
-            ask(console, link, run)
+            # Ctrl-C before the run has started keeps the conversation too.
+            with suppress(KeyboardInterrupt):
+                run = follow_up(link, {**config, "agent.input": question}, run)
+                ask(console, link, run)
+
+
+def follow_up(link: SuperLink, config: UserConfig, before: Run | None) -> Run:
+    """Start a run in the series of the run before it, or in a new one."""
+    if before is None:
+        return start_run(link, config)
+    # The series holds what a run leaves only when that run has ended.
+    wait_for_end(link, before)
+    return start_run(link, config, before.series_id)
 
 
 def prompt() -> str | None:

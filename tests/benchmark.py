@@ -15,7 +15,7 @@ import typer
 
 from local.services import JSONObject, Reply, function_call, response, services, text_events
 from local.superlink import CHECKOUT, SuperLink, run_events, start_run, superlink
-from research_agent.agent_app import conversation_messages
+from research_agent.agent_app import conversation_messages, stored_items
 from tests.scripted import make_context, message
 
 CALL_SECONDS = 2.0
@@ -151,11 +151,11 @@ def measure_conversation() -> None:
     for n in range(2_000):
         items += [message(("user", "assistant")[n % 2], f"message {n}"), output]
     context = make_context(items)
-    stored = context.state.config_records["items"]["json"]
-    size = sum(map(len, stored)) / 1e6  # type: ignore[arg-type]
+    stored = stored_items(context)
+    size = sum(map(len, stored)) / 1e6
 
     seconds = timed(lambda: conversation_messages(context))
-    everything = timed(lambda: [json.loads(item) for item in stored])  # type: ignore[union-attr, arg-type]
+    everything = timed(lambda: [json.loads(item) for item in stored])
     tracemalloc.start()
     messages = conversation_messages(context)
     peak = tracemalloc.get_traced_memory()[1] / 1e6

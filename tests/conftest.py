@@ -66,7 +66,7 @@ class Bench:
 
     replies: dict[str, list[Any]] = field(default_factory=dict)
     requests: dict[str, list[JSONObject]] = field(default_factory=dict)
-    link: SuperLink = None  # type: ignore[assignment]
+    link: SuperLink = field(init=False)
     fetch_hangs: threading.Event = field(default_factory=threading.Event)
     end: threading.Event = field(default_factory=threading.Event)
 

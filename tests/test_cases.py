@@ -308,6 +308,22 @@ def test_case_13_plain_text_that_is_no_json_reaches_the_model() -> None:
     assert json.loads(sent_output(connector)) == "just text"
 
 
+def test_case_13_nul_and_lone_surrogates_in_an_error_reach_nobody(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken = RuntimeError("odd \0\ud800 bytes")
+
+    def connector(_call: JSONObject) -> JSONObject:
+        raise broken
+
+    assert json.loads(sent_output(connector)) == {"error": "odd  bytes"}
+    session = ScriptedSession(make_context(**{"agent.max-tool-turns": 0}), [broken, broken])
+    with pytest.raises(RuntimeError, match="odd  bytes"):
+        main(session, session.context)
+    assert session.emitted[-1]["message"] == "The answer request failed: odd  bytes"
+    assert "odd  bytes" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "page",
     [

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
 from typing import Any
 
@@ -58,18 +59,36 @@ def model_endpoint() -> Iterator[str]:
         STOPPED.set()
 
 
-def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
-    model_endpoint: str,
-) -> None:
+@contextmanager
+def in_a_terminal(*arguments: str, **environ: str) -> Iterator[Any]:
+    """Run the command in a terminal, and give what types into it and reads from it."""
     terminal = pexpect.spawn(
         sys.executable,
-        ["-m", "local", "--max-tool-turns", "0"],
+        ["-m", "local", *arguments],
         cwd=CHECKOUT,
-        env=os.environ | {"FLWR_MODEL_API_ENDPOINT": model_endpoint},
+        env=os.environ | environ,
         encoding="utf-8",
         timeout=60,
     )
     try:
+        yield terminal
+    finally:
+        terminal.close(force=True)
+
+
+def status_at_the_end(terminal: Any) -> int | None:
+    """Wait for the command to end and return its exit status, None where a signal ended it."""
+    terminal.expect(pexpect.EOF)
+    terminal.wait()
+    status: int | None = terminal.exitstatus
+    return status
+
+
+def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
+    model_endpoint: str,
+) -> None:
+    arguments = ("--max-tool-turns", "0")
+    with in_a_terminal(*arguments, FLWR_MODEL_API_ENDPOINT=model_endpoint) as terminal:
         terminal.expect_exact("starting a SuperLink")
         terminal.expect_exact("\n> ")
         terminal.sendline("hang")
@@ -96,13 +115,9 @@ def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
 
         started = below(terminal.pid)
         terminal.sendeof()
-        terminal.expect(pexpect.EOF)
-        terminal.wait()
-        assert terminal.exitstatus == 0
+        assert status_at_the_end(terminal) == 0
         assert len(started) >= 2
         assert still_living(started) == []
-    finally:
-        terminal.close(force=True)
 
 
 @pytest.mark.parametrize(
@@ -114,20 +129,14 @@ def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
     ],
 )
 def test_leaving_the_prompt_leaves_no_process(how: signal.Signals, status: int | None) -> None:
-    terminal = pexpect.spawn(
-        sys.executable, ["-m", "local"], cwd=CHECKOUT, encoding="utf-8", timeout=60
-    )
-    try:
+    with in_a_terminal() as terminal:
         terminal.expect_exact("\n> ")
         started = below(terminal.pid)
         terminal.kill(how)
-        terminal.expect(pexpect.EOF)
-        terminal.wait()
-        assert terminal.exitstatus == status
-        _, left = psutil.wait_procs(started, timeout=0 if status is not None else 10)
+        assert status_at_the_end(terminal) == status
+        # Only a command that was killed can't wait for the processes itself.
+        _, left = psutil.wait_procs(started, timeout=10 if status is None else 0)
         assert still_living(left) == []
-    finally:
-        terminal.close(force=True)
 
 
 def test_a_question_without_an_answer_exits_with_1_and_the_reason(model_endpoint: str) -> None:
@@ -147,26 +156,15 @@ def test_a_question_without_an_answer_exits_with_1_and_the_reason(model_endpoint
 
 
 def test_ctrl_c_while_a_question_is_answered_leaves_no_process(model_endpoint: str) -> None:
-    terminal = pexpect.spawn(
-        sys.executable,
-        ["-m", "local", "--max-tool-turns", "0", "hang"],
-        cwd=CHECKOUT,
-        env=os.environ | {"FLWR_MODEL_API_ENDPOINT": model_endpoint},
-        encoding="utf-8",
-        timeout=60,
-    )
-    try:
+    arguments = ("--max-tool-turns", "0", "hang")
+    with in_a_terminal(*arguments, FLWR_MODEL_API_ENDPOINT=model_endpoint) as terminal:
         terminal.expect_exact("14, ")
         started = below(terminal.pid)
         terminal.sendintr()
         terminal.expect_exact("No answer: stopped")
-        terminal.expect(pexpect.EOF)
-        terminal.wait()
-        assert terminal.exitstatus == 1
+        assert status_at_the_end(terminal) == 1
         assert len(started) >= 3
         assert still_living(started) == []
-    finally:
-        terminal.close(force=True)
 
 
 # --- Services
