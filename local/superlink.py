@@ -100,7 +100,9 @@ def superlink(environment: Mapping[str, str], commands: Path = COMMANDS) -> Iter
             *("--appio-api-address", runtime, "--plugin-type", "serverapp"),
             *("--parent-pid", str(server.pid)),
         )
-        channel = stack.enter_context(grpc.insecure_channel(control))
+        # gRPC would ask the machine's proxy for loopback, too.
+        direct = [("grpc.enable_http_proxy", 0)]
+        channel = stack.enter_context(grpc.insecure_channel(control, direct))
         if not answers(channel, server):
             log.seek(0)
             raise RuntimeError(

@@ -424,7 +424,7 @@ def call_line(call: JSONObject) -> str:
     """Return a call as the log shows it: the tool, and the query or the address."""
     arguments = cast(JSONObject, json_value(call["arguments"]))
     subject = " ".join(" ".join(map(str, arguments.values())).split())
-    return f"{call['name']}: {QUERY_STRING.sub('?...', subject)[:200]}"
+    return f"{call['name']}: {QUERY_STRING.sub('?...', subject)[:200]}".rstrip(": ")
 
 
 def call_output(tool_call: JSONObject, output: str) -> JSONObject:

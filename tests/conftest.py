@@ -94,20 +94,20 @@ class Bench:
         settings: UserConfig = {"agent.input": QUESTION, "agent.model": model}
         return start_run(self.link, settings | config, series_id)
 
-    def finish(self, run: Run) -> Seen:
-        """Follow a run to its end; every reply must have been asked for, by fitting requests."""
+    def finish(self, model: str, run: Run) -> Seen:
+        """Follow a run to its end; all its replies must have been asked for, as the rules say."""
         events = list(run_events(self.link, run))
         status, details = run_status(self.link, run)
         log, items = run_log(self.link, run), stored_items(self.link, run)
+        assert self.replies[model] == [], f"a reply is left over; {details}"
+        for request in self.requests[model]:
+            check_request(request)
+        assert "tools" not in self.requests[model][-1]
         return Seen(run, events, log, status, details, items)
 
     def run(self, model: str, *replies: object, **options: Any) -> Seen:
-        """Start a run, follow it to its end and check its requests."""
-        seen = self.finish(self.start(model, *replies, **options))
-        for request in self.requests[model]:
-            check_request(request)
-        assert self.replies[model] == [], f"a reply is left over; {seen.details}"
-        return seen
+        """Start a run and follow it to its end."""
+        return self.finish(model, self.start(model, *replies, **options))
 
 
 @pytest.fixture(scope="session")
