@@ -327,21 +327,16 @@ def is_call(item: JSONObject) -> bool:
     return item.get("type") == "function_call"
 
 
-def call_problems(calls: list[JSONObject], names: list[str]) -> list[str | None]:
-    """Return for each call of a turn why it can't be run, or None where it can."""
-    problems: list[str | None] = []
-    for place, call in enumerate(calls):
-        name, arguments = call.get("name"), call.get("arguments")
-        if place >= MAX_CALLS_PER_TURN:
-            problem = f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
-        elif name not in names:
-            problem = f"There is no tool {str(name)[:200]!r}; the tools are {', '.join(names)}."
-        elif not isinstance(json_value(arguments), dict):
-            problem = f"The arguments must be a JSON object; they were {str(arguments)[:200]!r}."
-        else:
-            problem = None
-        problems.append(problem)
-    return problems
+def call_problem(place: int, call: JSONObject, names: list[str]) -> str | None:
+    """Return why a call can't be run, by its place in the turn, or None where it can."""
+    name, arguments = call.get("name"), call.get("arguments")
+    if place >= MAX_CALLS_PER_TURN:
+        return f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
+    if name not in names:
+        return f"There is no tool {str(name)[:200]!r}; the tools are {', '.join(names)}."
+    if not isinstance(json_value(arguments), dict):
+        return f"The arguments must be a JSON object; they were {str(arguments)[:200]!r}."
+    return None
 
 
 def sendable_call(call: JSONObject, taken: set[str]) -> JSONObject:
@@ -461,11 +456,6 @@ def clean_value(value: object) -> object:
     return clean(value) if isinstance(value, str) else value
 
 
-def evidence_chars(evidence: list[JSONObject]) -> int:
-    """Return how many characters the outputs in the evidence have."""
-    return sum(len(item["output"]) for item in evidence if item["type"] == "function_call_output")
-
-
 def within_evidence_limit(outputs: list[JSONObject], used: int) -> list[JSONObject]:
     """Return a turn's outputs, with an error in place of each that the run has no room for."""
     room = MAX_EVIDENCE_CHARS - used
@@ -547,7 +537,7 @@ def research(
     evidence: list[JSONObject] = []
     taken: set[str] = set()
     for turns in range(max_turns, 0, -1):
-        used = evidence_chars(evidence)
+        used = sum(len(i["output"]) for i in evidence if i["type"] == "function_call_output")
         if time.monotonic() >= deadline or used + MAX_OUTPUT_CHARS > MAX_EVIDENCE_CHARS:
             log("The run's limit for research is reached.")
             break
@@ -562,7 +552,7 @@ def research(
             log(f"{exc}\nThe research ends here.")
             break
         asked = sendable_items(response)
-        problems = call_problems(list(filter(is_call, asked)), names)
+        problems = [call_problem(n, call, names) for n, call in enumerate(filter(is_call, asked))]
         if not problems:
             break
         turn = [sendable_call(item, taken) if is_call(item) else item for item in asked]
@@ -617,17 +607,25 @@ def answer_events(
 
 
 def follow_answer(
-    events: Iterator[JSONObject],
-    show: Callable[[str], None],
-    publish: Callable[[JSONObject], None],
+    events: Iterator[JSONObject], shown: list[str], publish: Callable[[JSONObject], None]
 ) -> JSONObject:
-    """Show and publish an answer's events as they come; return the last one, not yet published.
+    """Print and publish an answer's events as they come, and append its text to what is shown.
 
-    Raises ``RuntimeError`` where the answer fails or ends in the middle.
+    Returns the last event, not yet published. Raises ``RuntimeError`` where the answer fails or
+    ends in the middle.
     """
+
+    def show(text: str) -> None:
+        print(clean(text), end="", flush=True)
+        shown.append(text)
+
     for event in events:
         kind, delta = event.get("type"), event.get("delta")
         if kind in (COMPLETED, INCOMPLETE):
+            text = output_text(output_items(event.get("response") or {}))
+            if text and not "".join(shown).strip():
+                show(text)
+                publish({"type": TEXT_DELTA, "delta": text})
             return event
         if kind in ("error", "response.failed"):
             raise RuntimeError(failure_message(event))
@@ -654,30 +652,22 @@ def answer(
         # Such a host shows its clients the events of `agent.responses.create` by itself.
         publish = unpublished
     shown: list[str] = []
-
-    def show(text: str) -> None:
-        print(clean(text), end="", flush=True)
-        shown.append(text)
-
     try:
         end = tried_twice(
             "The answer request",
-            lambda: follow_answer(answer_events(agent, context, request), show, publish),
+            lambda: follow_answer(answer_events(agent, context, request), shown, publish),
             lambda: not "".join(shown).strip(),
         )
-        response = end.get("response") or {}
-        if not "".join(shown).strip():
-            text = output_text(output_items(response))
-            if not text.strip():
-                raise RuntimeError("The model gave no answer: neither text nor a refusal.")
-            show(text)
-            publish({"type": TEXT_DELTA, "delta": text})
     finally:
         if shown:
             log("")
+    text = "".join(shown)
+    if not text.strip():
+        raise RuntimeError("The model gave no answer: neither text nor a refusal.")
     if end["type"] == INCOMPLETE:
-        log(f"The model cut the answer short: {response.get('incomplete_details')}")
-    store_answer(context, "".join(shown), end["type"].removeprefix("response."))
+        details = (end.get("response") or {}).get("incomplete_details")
+        log(f"The model cut the answer short: {details}")
+    store_answer(context, text, end["type"].removeprefix("response."))
     publish(end)
 
 

@@ -578,6 +578,12 @@ def test_case_26_an_incomplete_answer_is_kept_and_the_log_says_that_it_was_cut(
     assert "cut the answer short: {'reason': 'max_output_tokens'}" in capsys.readouterr().out
 
 
+def test_case_26_an_incomplete_answer_without_details_is_kept_too(runtime: list[Any]) -> None:
+    session = answered(runtime, [*TEXT[:-1], {"type": "response.incomplete"}])
+    assert session.answers() == [shown(session)] == ["Federated AI."]
+    assert stored(session.context)[-1]["status"] == "incomplete"
+
+
 @pytest.mark.parametrize(
     "output",
     [
