@@ -35,8 +35,7 @@ COMMANDS = Path(sys.executable).parent
 START_SECONDS = 60
 STOP_SECONDS = 10
 
-# A SuperLink that ends when this process does, however that ends; its SuperExec watches it in turn,
-# and the processes of the runs watch that one.
+# A SuperLink that ends when this process does, however that ends, as a SuperExec can by itself.
 MONITORED_SUPERLINK = """
 from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.superlink.cli.flower_superlink import flower_superlink
@@ -98,7 +97,7 @@ def superlink(environment: Mapping[str, str], commands: Path = COMMANDS) -> Iter
         superexec = start(
             "flower-superexec",
             *("--appio-api-address", runtime, "--plugin-type", "serverapp"),
-            *("--parent-pid", str(server.pid)),
+            *("--parent-pid", str(os.getpid())),
         )
         # gRPC would ask the machine's proxy for loopback, too.
         direct = [("grpc.enable_http_proxy", 0)]
