@@ -42,7 +42,7 @@ def services(model: Behaviour, search: Behaviour, fetch: Behaviour) -> Iterator[
                 self.send_chunk(content if isinstance(content, str) else json.dumps(content))
             else:
                 for event in content:
-                    self.send_chunk(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n")
+                    self.send_chunk(f"event: {event.get('type')}\ndata: {json.dumps(event)}\n\n")
             self.send_chunk("")
 
         def send_chunk(self, text: str) -> None:

@@ -307,9 +307,9 @@ def tried_twice(
     raise RuntimeError(failure)
 
 
-def output_items(response: JSONObject) -> list[JSONObject]:
+def output_items(response: object) -> list[JSONObject]:
     """Return the items of a reply's output; what isn't an item counts as absent."""
-    output = response.get("output")
+    output = response.get("output") if isinstance(response, dict) else None
     return [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
 
 
@@ -599,7 +599,8 @@ def answer_events(
     post = Request(f"{runtime_url()}/responses", json.dumps(request).encode(), headers)
     try:
         with urlopen(post, timeout=MODEL_REPLY_SECONDS) as lines:
-            yield from (json.loads(line[5:]) for line in lines if line.startswith(b"data:"))
+            events = (json.loads(line[5:]) for line in lines if line.startswith(b"data:"))
+            yield from (e for e in events if isinstance(e, dict) and isinstance(e.get("type"), str))
     except HTTPError as exc:
         detail = json_value(exc.read().decode(errors="replace"))
         detail = detail if isinstance(detail, dict) else {"message": detail}
@@ -622,7 +623,7 @@ def follow_answer(
     for event in events:
         kind, delta = event.get("type"), event.get("delta")
         if kind in (COMPLETED, INCOMPLETE):
-            text = output_text(output_items(event.get("response") or {}))
+            text = output_text(output_items(event.get("response")))
             if text and not "".join(shown).strip():
                 show(text)
                 publish({"type": TEXT_DELTA, "delta": text})
@@ -665,7 +666,8 @@ def answer(
     if not text.strip():
         raise RuntimeError("The model gave no answer: neither text nor a refusal.")
     if end["type"] == INCOMPLETE:
-        details = (end.get("response") or {}).get("incomplete_details")
+        response = end.get("response")
+        details = response.get("incomplete_details") if isinstance(response, dict) else None
         log(f"The model cut the answer short: {details}")
     store_answer(context, text, end["type"].removeprefix("response."))
     publish(end)

@@ -119,3 +119,22 @@ def bench() -> Iterator[Bench]:
         bench.link = link
         yield bench
         bench.end.set()
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Give a list of replies that the Runtime's Open Responses endpoint makes in turn."""
+    replies: list[Any] = []
+
+    def model(request: JSONObject) -> Any:
+        check_request(request)
+        assert request["stream"] is True
+        assert "tools" not in request
+        return replies.pop(0)
+
+    with services(model, model, model) as environment:
+        base_url = environment["FLWR_MODEL_API_ENDPOINT"].removesuffix("/responses")
+        monkeypatch.setenv("FLWR_RUNTIME_BASE_URL", base_url)
+        monkeypatch.setenv("FLWR_RUNTIME_API_KEY", "key")
+        yield replies
+    assert replies == [], "a reply is left over"

@@ -68,7 +68,10 @@ class ScriptedSession(AgentSession, AgentResponses, AgentConnectors, AgentEvents
         return cast(JSONObject, self.connector(tool_call))
 
     def emit(self, event: JSONObject) -> None:
-        """Record an event."""
+        """Record an event; refuse what the Runtime refuses."""
+        if not isinstance(event.get("type"), str) or not event["type"]:
+            raise ValueError("Run event requires a non-empty string 'type' field.")
+        json.dumps(event, allow_nan=False)
         if self.on_emit is not None:
             self.on_emit(event)
         self.emitted.append(copy.deepcopy(event))

@@ -2,12 +2,12 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from local.services import assistant_message, function_call, response, services, text_events
+from local.services import assistant_message, function_call, response, text_events
 from research_agent.agent_app import (
     MAX_CALLS_PER_TURN,
     MAX_ERROR_CHARS,
@@ -21,7 +21,6 @@ from tests.scripted import (
     QUESTION,
     JSONObject,
     ScriptedSession,
-    check_request,
     make_context,
     message,
     page_for,
@@ -476,25 +475,6 @@ def test_case_23_a_question_that_a_failed_run_left_unanswered_is_kept() -> None:
 
 
 # --- The reply to the answer request
-
-
-@pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Give a list of replies that the Runtime's Open Responses endpoint makes in turn."""
-    replies: list[Any] = []
-
-    def model(request: JSONObject) -> Any:
-        check_request(request)
-        assert request["stream"] is True
-        assert "tools" not in request
-        return replies.pop(0)
-
-    with services(model, model, model) as environment:
-        base_url = environment["FLWR_MODEL_API_ENDPOINT"].removesuffix("/responses")
-        monkeypatch.setenv("FLWR_RUNTIME_BASE_URL", base_url)
-        monkeypatch.setenv("FLWR_RUNTIME_API_KEY", "key")
-        yield replies
-    assert replies == [], "a reply is left over"
 
 
 DELTA = "response.output_text.delta"

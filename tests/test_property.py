@@ -11,17 +11,29 @@ from hypothesis import strategies as st
 from research_agent.agent_app import (
     MAX_CALLS_PER_TURN,
     MAX_EVIDENCE_CHARS,
+    REFUSAL_DELTA,
+    TEXT_DELTA,
     TOOL_REFS,
     main,
 )
 from tests.scripted import JSONObject, ScriptedSession, make_context, message, stored
 
+ENDS = ("error", "response.failed", "response.completed", "response.incomplete")
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=30)
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
-    lambda held: st.lists(held, max_size=3) | st.dictionaries(ANY_TEXT, held, max_size=3),
-    max_leaves=8,
-)
+
+
+def any_json(floats: st.SearchStrategy[float]) -> st.SearchStrategy[Any]:
+    """Return a strategy for any JSON value."""
+    return st.recursive(
+        st.none() | st.booleans() | st.integers() | floats | ANY_TEXT,
+        lambda held: st.lists(held, max_size=3) | st.dictionaries(ANY_TEXT, held, max_size=3),
+        max_leaves=8,
+    )
+
+
+ANY_JSON = any_json(st.floats())
+# The Runtime lets no event with NaN or Infinity through.
+STRICT_JSON = any_json(st.floats(allow_nan=False, allow_infinity=False))
 MODEL_ERRORS = st.sampled_from(
     [RuntimeError("the model is down"), TimeoutError("late"), ValueError("odd"), OSError(5, "io")]
 )
@@ -43,6 +55,14 @@ REASONING = st.fixed_dictionaries({"type": st.just("reasoning")}, optional={"id"
 PART = st.fixed_dictionaries(
     {"type": st.sampled_from(["output_text", "refusal", "text"])},
     optional={"text": ANY_TEXT | ANY_JSON, "refusal": ANY_TEXT},
+)
+MESSAGE_OF_TEXT = st.fixed_dictionaries(
+    {
+        "type": st.just("message"),
+        "content": st.lists(
+            st.fixed_dictionaries({"type": st.just("output_text"), "text": ANY_TEXT}), max_size=2
+        ),
+    }
 )
 MESSAGE = st.fixed_dictionaries(
     {"type": st.just("message")},
@@ -111,3 +131,53 @@ def test_every_run_gives_one_answer_or_fails_with_a_message(
     evidence = sum(len(item.get("output", "")) for item in session.requests[-1]["input"])
     assert evidence <= MAX_EVIDENCE_CHARS
     capsys.readouterr().out.encode()
+
+
+ANSWER_RESPONSE = st.fixed_dictionaries(
+    {}, optional={"output": st.lists(MESSAGE_OF_TEXT, max_size=2) | STRICT_JSON}
+)
+EVENT = st.fixed_dictionaries(
+    {"type": st.sampled_from([*ENDS, TEXT_DELTA, TEXT_DELTA, REFUSAL_DELTA, "response.created"])},
+    optional={
+        "delta": ANY_TEXT | STRICT_JSON,
+        "response": ANSWER_RESPONSE | STRICT_JSON,
+        "message": ANY_TEXT | STRICT_JSON,
+        "error": STRICT_JSON,
+    },
+)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    first=st.lists(EVENT | STRICT_JSON.filter(lambda value: isinstance(value, dict)), max_size=6),
+    second=st.lists(EVENT, max_size=4),
+)
+def test_every_stream_gives_one_answer_or_fails_with_a_message(
+    runtime: list[Any], first: list[JSONObject], second: list[JSONObject]
+) -> None:
+    runtime[:] = [first, second]
+    context = make_context(**{"agent.max-tool-turns": 0})
+    session = ScriptedSession(context, [])
+    failure = None
+    try:
+        main(session, context)
+    except (RuntimeError, TypeError, ValueError) as exc:
+        failure = str(exc)
+    runtime.clear()
+
+    ends = [event["type"] for event in session.emitted if event["type"] in ENDS]
+    assert ends == [session.emitted[-1]["type"]]
+    shown = "".join(e["delta"] for e in session.emitted if is_text(e))
+    if failure is None:
+        assert session.answers() == [shown]
+        assert shown.strip()
+    else:
+        assert session.emitted[-1]["message"] == failure
+        assert session.answers() == []
+
+
+def is_text(event: JSONObject) -> bool:
+    """Return whether a chat client draws an event as text of the answer."""
+    return event["type"] == TEXT_DELTA and isinstance(event.get("delta"), str)
