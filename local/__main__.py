@@ -31,6 +31,10 @@ from research_agent.agent_app import MAX_RESEARCH_SECONDS, MAX_TOOL_TURNS, MODEL
 
 STAND_IN = "offline stand-in"
 OLLAMA_PORT = 11434
+# What sets up a real service, in the environment of the SuperLink.
+MODEL_KEYS = ("FLWR_MODEL_API_ENDPOINT", "FLWR_MODEL_API_KEY")
+SEARCH_KEYS = ("FLWR_WEB_SEARCH_ENDPOINT", "BRAVE_API_KEY", "TAVILY_API_KEY", "EXA_API_KEY")
+FETCH_KEY = "FLWR_WEB_FETCH_ENDPOINT"
 
 
 def main(
@@ -90,17 +94,17 @@ def chosen_services(
 
     environment = dict(stand_ins)
     kinds = {"model": STAND_IN, "search": STAND_IN, "fetch": STAND_IN}
-    if has("FLWR_MODEL_API_ENDPOINT", "FLWR_MODEL_API_KEY"):
+    if has(*MODEL_KEYS):
         del environment["FLWR_MODEL_API_ENDPOINT"]
         kinds["model"] = environ.get("FLWR_MODEL_API_ENDPOINT") or "Flower's endpoint"
     elif model and listens(OLLAMA_PORT):
         environment["FLWR_MODEL_API_ENDPOINT"] = f"http://127.0.0.1:{OLLAMA_PORT}/v1/responses"
         kinds["model"] = f"{model} on Ollama"
-    if has("FLWR_WEB_SEARCH_ENDPOINT", "BRAVE_API_KEY", "TAVILY_API_KEY", "EXA_API_KEY"):
+    if has(*SEARCH_KEYS):
         del environment["FLWR_WEB_SEARCH_ENDPOINT"]
         kinds["search"] = "real"
-    if has("FLWR_WEB_FETCH_ENDPOINT") or (kinds["search"] == "real" and find_spec("trafilatura")):
-        del environment["FLWR_WEB_FETCH_ENDPOINT"]
+    if has(FETCH_KEY) or (kinds["search"] == "real" and find_spec("trafilatura")):
+        del environment[FETCH_KEY]
         kinds["fetch"] = "real"
     elif kinds["search"] == "real":
         kinds["fetch"] += " (the real one: --group local)"

@@ -234,7 +234,7 @@ def test_a_named_model_is_asked_for_on_ollama(
         requests.append(request)
         return text_events(["Ollama ", "says so."])
 
-    for key in ("FLWR_MODEL_API_ENDPOINT", "FLWR_MODEL_API_KEY"):
+    for key in local.MODEL_KEYS:
         monkeypatch.delenv(key, raising=False)
     with services(ollama, stand_in_search, stand_in_fetch) as environment:
         port = environment["FLWR_MODEL_API_ENDPOINT"].split(":")[2].partition("/")[0]

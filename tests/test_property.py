@@ -88,7 +88,7 @@ RESULT = (
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     replies=st.lists(REPLY | REPLY | ANY_JSON | MODEL_ERRORS, min_size=30, max_size=30),
@@ -148,7 +148,7 @@ EVENT = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     first=st.lists(EVENT | STRICT_JSON.filter(lambda value: isinstance(value, dict)), max_size=6),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from local.__main__ import FETCH_KEY, MODEL_KEYS, SEARCH_KEYS
 from local.superlink import CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text()
@@ -53,7 +54,7 @@ def fresh_copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
     """Run a command of the README as a newcomer would."""
-    hidden = ("VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+    hidden = ("VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE", *MODEL_KEYS, *SEARCH_KEYS, FETCH_KEY)
     return subprocess.run(
         shlex.split(command + MORE.get(command, "")),
         cwd=copy,

@@ -220,7 +220,7 @@ def test_streamed_text_counts_when_the_last_event_has_no_output(bench: Bench) ->
 def test_a_call_that_never_returns_holds_back_neither_answer_nor_end(bench: Bench) -> None:
     hangs = function_call("web_fetch", "hangs", url="https://hangs.example")
     run = bench.start(
-        "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 12}
+        "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 20}
     )
     assert bench.fetch_hangs.wait(60)
     [connector] = [p for p in below(bench.link.superexec) if "flwr-connector" in p.name()]
