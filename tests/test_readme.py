@@ -27,7 +27,7 @@ NOT_RUN = {
     '"What is new in federated AI?"': "needs a key",
 }
 # What a person types, and how much of the figures a test has time for.
-INPUT = {"uv run python -m local": "What is federated AI?\n\n/new\n/quit\nNever asked."}
+INPUT = {"uv run python -m local": "\n/new\n/quit\nNever asked.\n"}
 MORE = {"uv run --group test python -m tests.benchmark": " --rounds 1 --calls 1"}
 
 
@@ -79,7 +79,7 @@ def test_the_command_works(command: str, fresh_copy: Path) -> None:
             # Fetches of a turn end in any order.
             assert sorted(done.stdout.splitlines()) == sorted(output.splitlines())
     if command in INPUT:
-        assert done.stdout.count("I'm an offline stand-in") == 1
+        assert done.stdout.splitlines()[1:] == []
 
 
 def test_each_command_that_is_not_run_stands_in_the_readme() -> None:
