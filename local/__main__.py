@@ -100,6 +100,8 @@ def chosen_services(
     elif model and listens(OLLAMA_PORT):
         environment["FLWR_MODEL_API_ENDPOINT"] = f"http://127.0.0.1:{OLLAMA_PORT}/v1/responses"
         kinds["model"] = f"{model} on Ollama"
+    elif model:
+        kinds["model"] += f" (no Ollama on port {OLLAMA_PORT})"
     if has(*SEARCH_KEYS):
         del environment["FLWR_WEB_SEARCH_ENDPOINT"]
         kinds["search"] = "real"

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from local import __main__ as local
 from local.services import Reply, services, text_events
 from local.stand_ins import picked_sentences, stand_in_fetch, stand_in_search
-from local.superlink import CHECKOUT
+from local.superlink import CHECKOUT, free_ports
 from local.terminal import plain_console, show_run
 from tests.processes import below, still_living
 from tests.scripted import JSONObject, check_request
@@ -222,6 +222,14 @@ def test_a_real_search_with_trafilatura_makes_the_fetch_real(
     environment, chosen = local.chosen_services({"BRAVE_API_KEY": "k"}, None, STAND_INS)
     assert chosen["fetch"] == "real"
     assert "FLWR_WEB_FETCH_ENDPOINT" not in environment
+
+
+def test_a_named_model_without_ollama_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    [port] = free_ports(1)
+    monkeypatch.setattr(local, "OLLAMA_PORT", port)
+    environment, chosen = local.chosen_services({}, "llama3.2", STAND_INS)
+    assert environment == STAND_INS
+    assert chosen["model"] == f"{STAND_IN} (no Ollama on port {port})"
 
 
 def test_a_named_model_is_asked_for_on_ollama(

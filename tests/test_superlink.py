@@ -46,7 +46,12 @@ def test_flwr_run_prints_the_answer(bench: Bench, tmp_path: Path) -> None:
     done = subprocess.run(
         [COMMANDS / "flwr", "run", ".", "here", "--stream", "--run-config", overrides],
         cwd=CHECKOUT,
-        env=os.environ | {"FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"},
+        env=os.environ
+        | {
+            "FLWR_HOME": str(tmp_path),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+        },
         capture_output=True,
         text=True,
         timeout=60,
