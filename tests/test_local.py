@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pexpect
@@ -127,8 +128,10 @@ def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
         pytest.param(signal.SIGKILL, None, id="killed"),
     ],
 )
-def test_leaving_the_prompt_leaves_no_process(how: signal.Signals, status: int | None) -> None:
-    with in_a_terminal() as terminal:
+def test_leaving_the_prompt_leaves_no_process(
+    how: signal.Signals, status: int | None, tmp_path: Path
+) -> None:
+    with in_a_terminal(TMPDIR=str(tmp_path)) as terminal:
         terminal.expect_exact("\n> ")
         started = below(terminal.pid)
         terminal.kill(how)
