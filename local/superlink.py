@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import grpc
 from flwr.app import UserConfig
@@ -30,6 +30,8 @@ from flwr.proto.control_pb2 import (
 from flwr.proto.control_pb2_grpc import ControlStub
 from flwr.proto.fab_pb2 import Fab
 
+from local.services import JSONObject
+
 CHECKOUT = Path(__file__).parent.parent
 COMMANDS = Path(sys.executable).parent
 START_SECONDS = 60
@@ -42,8 +44,6 @@ from flwr.superlink.cli.flower_superlink import flower_superlink
 start_parent_process_monitor({parent})
 flower_superlink()
 """
-
-JSONObject = dict[str, Any]
 
 
 @dataclass(frozen=True)

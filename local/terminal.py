@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from local.superlink import JSONObject
+from local.services import JSONObject
 
 # A page's or a model's escape sequences are not for the reader's terminal.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

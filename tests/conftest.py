@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flwr.app import UserConfig
 
-from local.services import Behaviour, Reply, services
+from local.services import Behaviour, JSONObject, Reply, services
 from local.stand_ins import stand_in_fetch, stand_in_search
 from local.superlink import (
     Run,
@@ -21,9 +21,7 @@ from local.superlink import (
     superlink,
 )
 from research_agent import agent_app
-from tests.scripted import QUESTION, JSONObject, check_request
-
-END_TYPES = ("error", "response.failed", "response.completed", "response.incomplete")
+from tests.scripted import END_TYPES, QUESTION, check_request
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,11 @@ from flwr.app import ConfigRecord, Context, RecordDict, UserConfig
 from flwr.supercore.task_process.agent.context_items import append_items
 from flwr.supercore.task_process.connector.registry import get_connector_tools
 
-from local.services import assistant_message, response
+from local.services import JSONObject, assistant_message, response
 from research_agent.agent_app import MAX_OUTPUT_CHARS, main, message_text
 
-JSONObject = dict[str, Any]
+# What ends an answer for a chat client.
+END_TYPES = ("error", "response.failed", "response.completed", "response.incomplete")
 
 QUESTION = "What is federated AI?"
 ANSWER = response(assistant_message("Federated AI trains where the data is."))

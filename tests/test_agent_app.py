@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from local.services import assistant_message, function_call, response
+from local.services import JSONObject, assistant_message, function_call, response
 from research_agent import agent_app
 from research_agent.agent_app import (
     MAX_EVIDENCE_CHARS,
@@ -24,7 +24,6 @@ from research_agent.agent_app import (
 from tests.scripted import (
     ANSWER,
     QUESTION,
-    JSONObject,
     ScriptedSession,
     make_context,
     message,

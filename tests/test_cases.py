@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from local.services import assistant_message, function_call, response, text_events
+from local.services import JSONObject, assistant_message, function_call, response, text_events
 from research_agent.agent_app import (
     MAX_CALLS_PER_TURN,
     MAX_ERROR_CHARS,
@@ -18,8 +18,8 @@ from research_agent.agent_app import (
 )
 from tests.scripted import (
     ANSWER,
+    END_TYPES,
     QUESTION,
-    JSONObject,
     ScriptedSession,
     make_context,
     message,
@@ -498,8 +498,7 @@ def not_answered(runtime: list[Any], *replies: Any) -> tuple[ScriptedSession, st
     assert session.answers() == []
     assert session.emitted[-1]["type"] == "error"
     assert session.emitted[-1]["message"] == str(failure.value)
-    terminal = ("error", "response.failed", "response.completed", "response.incomplete")
-    assert [event["type"] in terminal for event in session.emitted].count(True) == 1
+    assert [event["type"] in END_TYPES for event in session.emitted].count(True) == 1
     return session, str(failure.value)
 
 

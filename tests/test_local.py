@@ -18,12 +18,12 @@ import typer
 from typer.testing import CliRunner
 
 from local import __main__ as local
-from local.services import Reply, services, text_events
+from local.services import JSONObject, Reply, services, text_events
 from local.stand_ins import picked_sentences, stand_in_fetch, stand_in_search
 from local.superlink import CHECKOUT, free_ports
 from local.terminal import plain_console, show_run
 from tests.processes import below, still_living
-from tests.scripted import JSONObject, check_request
+from tests.scripted import check_request
 
 STAND_INS = {
     "FLWR_MODEL_API_ENDPOINT": "stand-in model",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from local.services import JSONObject
 from research_agent.agent_app import (
     MAX_CALLS_PER_TURN,
     MAX_EVIDENCE_CHARS,
@@ -16,9 +17,8 @@ from research_agent.agent_app import (
     TOOL_REFS,
     main,
 )
-from tests.scripted import JSONObject, ScriptedSession, make_context, message, stored
+from tests.scripted import END_TYPES, ScriptedSession, make_context, message, stored
 
-ENDS = ("error", "response.failed", "response.completed", "response.incomplete")
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=30)
 
 
@@ -137,7 +137,11 @@ ANSWER_RESPONSE = st.fixed_dictionaries(
     {}, optional={"output": st.lists(MESSAGE_OF_TEXT, max_size=2) | STRICT_JSON}
 )
 EVENT = st.fixed_dictionaries(
-    {"type": st.sampled_from([*ENDS, TEXT_DELTA, TEXT_DELTA, REFUSAL_DELTA, "response.created"])},
+    {
+        "type": st.sampled_from(
+            [*END_TYPES, TEXT_DELTA, TEXT_DELTA, REFUSAL_DELTA, "response.created"]
+        )
+    },
     optional={
         "delta": ANY_TEXT | STRICT_JSON,
         "response": ANSWER_RESPONSE | STRICT_JSON,
@@ -167,7 +171,7 @@ def test_every_stream_gives_one_answer_or_fails_with_a_message(
         failure = str(exc)
     runtime.clear()
 
-    ends = [event["type"] for event in session.emitted if event["type"] in ENDS]
+    ends = [event["type"] for event in session.emitted if event["type"] in END_TYPES]
     assert ends == [session.emitted[-1]["type"]]
     shown = "".join(e["delta"] for e in session.emitted if is_text(e))
     if failure is None:

@@ -13,12 +13,19 @@ from pathlib import Path
 import psutil
 from flwr.cli.build import build_fab_from_disk
 
-from local.services import assistant_message, function_call, response, services, text_events
+from local.services import (
+    JSONObject,
+    assistant_message,
+    function_call,
+    response,
+    services,
+    text_events,
+)
 from local.stand_ins import stand_in_search
 from local.superlink import CHECKOUT, COMMANDS, run_events, superlink
 from tests.conftest import Bench
 from tests.processes import below, still_living
-from tests.scripted import QUESTION, JSONObject, message
+from tests.scripted import QUESTION, message
 
 SEARCH = function_call("web_search", "search", query="federated AI")
 PAGE = "https://federated.example/what-is-federated-ai"
