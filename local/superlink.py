@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import grpc
 from flwr.app import UserConfig
@@ -31,6 +30,7 @@ from flwr.proto.control_pb2_grpc import ControlStub
 from flwr.proto.fab_pb2 import Fab
 
 from local.services import JSONObject
+from research_agent import agent_app
 
 CHECKOUT = Path(__file__).parent.parent
 COMMANDS = Path(sys.executable).parent
@@ -204,5 +204,5 @@ def run_status(link: SuperLink, run: Run) -> tuple[str, str]:
 def stored_items(link: SuperLink, run: Run) -> list[JSONObject]:
     """Return the items that the run's series holds."""
     response = link.control.GetRunSeries(GetRunSeriesRequest(series_id=run.series_id))
-    record = context_from_proto(response.context).state.config_records.get("items")
-    return [json.loads(item) for item in cast(list[str], record["json"])] if record else []
+    context = context_from_proto(response.context)
+    return [json.loads(item) for item in agent_app.stored_items(context)]

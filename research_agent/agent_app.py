@@ -475,8 +475,9 @@ def shared_request(model: str, conversation: list[JSONObject]) -> JSONObject:
     """Return what all model requests of a run begin with; its instructions are the history note."""
     messages = recent_messages(conversation)
     left_out = len(conversation) - len(messages)
-    note = HISTORY_NOTE.format(left_out) if left_out else ""
+    note = ""
     if left_out:
+        note = HISTORY_NOTE.format(left_out)
         log(f"The oldest messages of the run series ({left_out}) are left out of the requests.")
     return {"model": model, "instructions": note, "input": messages}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flwr.app import UserConfig
 
-from local.services import Behaviour, JSONObject, Reply, services
+from local.services import JSONObject, Reply, services
 from local.stand_ins import stand_in_fetch, stand_in_search
 from local.superlink import (
     Run,
@@ -21,7 +21,7 @@ from local.superlink import (
     superlink,
 )
 from research_agent import agent_app
-from tests.scripted import END_TYPES, QUESTION, check_request
+from tests.scripted import END_TYPES, QUESTION, check_request, drawn_text
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +45,7 @@ class Seen:
 
     def text(self) -> str:
         """Return the text that a chat client draws."""
-        deltas = [e["delta"] for e in self.events if e["type"] == "response.output_text.delta"]
-        return "".join(deltas)
+        return drawn_text(self.events)
 
     def ends(self) -> list[str]:
         """Return the types of the events that end an answer for a chat client."""
@@ -83,12 +82,16 @@ class Bench:
             self.end.wait()
         return stand_in_fetch(request)
 
+    def script(self, model: str, *replies: object) -> None:
+        """List the replies that a model gives from now on."""
+        self.replies[model] = list(replies)
+        self.requests[model] = []
+
     def start(
         self, model: str, *replies: object, series_id: int | None = None, **config: Any
     ) -> Run:
         """Start a run whose model gives these replies."""
-        self.replies[model] = list(replies)
-        self.requests[model] = []
+        self.script(model, *replies)
         settings: UserConfig = {"agent.input": QUESTION, "agent.model": model}
         return start_run(self.link, settings | config, series_id)
 
@@ -112,8 +115,10 @@ class Bench:
 def bench() -> Iterator[Bench]:
     """Give a SuperLink of this environment's Flower with the services of the tests."""
     bench = Bench()
-    search: Behaviour = stand_in_search
-    with services(bench.model, search, bench.fetch) as environment, superlink(environment) as link:
+    with (
+        services(bench.model, stand_in_search, bench.fetch) as environment,
+        superlink(environment) as link,
+    ):
         bench.link = link
         yield bench
         bench.end.set()

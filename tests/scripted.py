@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from flwr.agentapp import AgentConnectors, AgentEvents, AgentResponses, AgentSession
-from flwr.app import ConfigRecord, Context, RecordDict, UserConfig
+from flwr.app import Context, RecordDict, UserConfig
 from flwr.supercore.task_process.agent.context_items import append_items
 from flwr.supercore.task_process.connector.registry import get_connector_tools
 
 from local.services import JSONObject, assistant_message, response
-from research_agent.agent_app import MAX_OUTPUT_CHARS, main, message_text
+from research_agent.agent_app import MAX_OUTPUT_CHARS, main, message_text, stored_items
 
 # What ends an answer for a chat client.
 END_TYPES = ("error", "response.failed", "response.completed", "response.incomplete")
@@ -125,8 +125,13 @@ def message(role: str, content: Any, **more: Any) -> JSONObject:
 
 def stored(context: Context) -> list[JSONObject]:
     """Return the items of the run series."""
-    record = context.state.config_records.get("items", ConfigRecord({"json": []}))
-    return [json.loads(item) for item in cast(list[str], record["json"])]
+    return [json.loads(item) for item in stored_items(context)]
+
+
+def drawn_text(events: Iterable[JSONObject]) -> str:
+    """Return the text that Flower's chat draws of a run's events."""
+    deltas = (e.get("delta") for e in events if e["type"] == "response.output_text.delta")
+    return "".join(delta for delta in deltas if isinstance(delta, str))
 
 
 def check_request(request: JSONObject) -> None:

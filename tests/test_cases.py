@@ -21,6 +21,7 @@ from tests.scripted import (
     END_TYPES,
     QUESTION,
     ScriptedSession,
+    drawn_text,
     make_context,
     message,
     page_for,
@@ -504,7 +505,7 @@ def not_answered(runtime: list[Any], *replies: Any) -> tuple[ScriptedSession, st
 
 def shown(session: ScriptedSession) -> str:
     """Return the text that a chat client draws."""
-    return "".join(event["delta"] for event in session.emitted if event["type"] == DELTA)
+    return drawn_text(session.emitted)
 
 
 @pytest.mark.parametrize(

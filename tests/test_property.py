@@ -17,7 +17,7 @@ from research_agent.agent_app import (
     TOOL_REFS,
     main,
 )
-from tests.scripted import END_TYPES, ScriptedSession, make_context, message, stored
+from tests.scripted import END_TYPES, ScriptedSession, drawn_text, make_context, message, stored
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=30)
 
@@ -173,15 +173,10 @@ def test_every_stream_gives_one_answer_or_fails_with_a_message(
 
     ends = [event["type"] for event in session.emitted if event["type"] in END_TYPES]
     assert ends == [session.emitted[-1]["type"]]
-    shown = "".join(e["delta"] for e in session.emitted if is_text(e))
+    shown = drawn_text(session.emitted)
     if failure is None:
         assert session.answers() == [shown]
         assert shown.strip()
     else:
         assert session.emitted[-1]["message"] == failure
         assert session.answers() == []
-
-
-def is_text(event: JSONObject) -> bool:
-    """Return whether a chat client draws an event as text of the answer."""
-    return event["type"] == TEXT_DELTA and isinstance(event.get("delta"), str)

@@ -45,8 +45,7 @@ def without_research() -> dict[str, int]:
 
 
 def test_flwr_run_prints_the_answer(bench: Bench, tmp_path: Path) -> None:
-    bench.replies["cli"] = [pieces("Federated ", "AI ", "trains at home.")]
-    bench.requests["cli"] = []
+    bench.script("cli", pieces("Federated ", "AI ", "trains at home."))
     connection = f'[superlink.here]\naddress = "{bench.link.address}"\ninsecure = true\n'
     (tmp_path / "config.toml").write_text(connection)
     overrides = 'agent.input="What?" agent.model="cli" agent.max-tool-turns=0'
