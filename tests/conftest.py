@@ -124,15 +124,22 @@ def bench() -> Iterator[Bench]:
         bench.end.set()
 
 
+class Endpoint(list[Any]):
+    """The replies that an endpoint is still to make, and the requests that it has got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[JSONObject] = []
+
+
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     """Give a list of replies that the Runtime's Open Responses endpoint makes in turn."""
-    replies: list[Any] = []
+    replies = Endpoint()
 
     def model(request: JSONObject) -> Any:
         check_request(request)
-        assert request["stream"] is True
-        assert "tools" not in request
+        replies.requests.append(request)
         return replies.pop(0)
 
     with services(model, model, model) as environment:

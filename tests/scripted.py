@@ -42,6 +42,7 @@ class ScriptedSession(AgentSession, AgentResponses, AgentConnectors, AgentEvents
         self.connector = connector
         self.on_emit = emit
         self.requests: list[JSONObject] = []
+        self.given: list[object] = []
         self.called: list[JSONObject] = []
         self.emitted: list[JSONObject] = []
 
@@ -52,6 +53,7 @@ class ScriptedSession(AgentSession, AgentResponses, AgentConnectors, AgentEvents
         check_request(request)
         self.requests.append(copy.deepcopy(request))
         reply = next(self.replies, AssertionError("a request too many"))
+        self.given.append(reply)
         if isinstance(reply, BaseException):
             raise reply
         output = reply.get("output") if isinstance(reply, dict) else None

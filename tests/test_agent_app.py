@@ -16,10 +16,13 @@ from research_agent import agent_app
 from research_agent.agent_app import (
     MAX_EVIDENCE_CHARS,
     MAX_HISTORY_CHARS,
+    MAX_OPEN_CALLS,
+    MAX_OUTPUT_CHARS,
     connector_error_output,
     conversation_messages,
     message_text,
     private_response,
+    size,
 )
 from tests.scripted import (
     ANSWER,
@@ -82,9 +85,10 @@ def test_a_run_plans_in_private_and_then_asks_for_one_answer() -> None:
             for call in calls
         ),
     ]
-    for request, turns in ((first, "3 turns"), (second, "2 turns"), (answer, "No research")):
+    assert first["instructions"] == second["instructions"]
+    for request, says in ((first, "3 turns"), (second, "8 calls"), (answer, "No research")):
         instructions = request.pop("instructions")
-        assert turns in instructions
+        assert says in instructions
         assert today in instructions
     assert first == planning | {"input": [question]}
     assert second == planning | {"input": [question, *evidence]}
@@ -159,16 +163,22 @@ def test_a_connector_error_output_belongs_to_its_call() -> None:
 # --- Calls of a turn
 
 
-def test_calls_of_a_turn_run_at_the_same_time() -> None:
-    together = threading.Barrier(8, timeout=10)
+def test_four_calls_of_a_turn_run_at_the_same_time_and_no_more() -> None:
+    together = threading.Barrier(MAX_OPEN_CALLS, timeout=10)
+    open_calls: list[int] = []
 
     def connector(call: JSONObject) -> JSONObject:
+        open_calls.append(1)
+        assert sum(open_calls) <= MAX_OPEN_CALLS
         together.wait()
+        open_calls.append(-1)
         return page_for(call)
 
     calls = [search(str(n)) for n in range(8)]
     session = run_scripted(response(*calls), response(), ANSWER, connector=connector)
-    assert all("content" in output for output in session.outputs())
+    assert [output["content"] for output in session.outputs()] == [
+        f"page for {call['arguments']}" for call in calls
+    ]
 
 
 def test_outputs_keep_the_order_of_the_calls_when_the_first_is_the_slowest() -> None:
@@ -203,7 +213,7 @@ def test_no_further_turn_starts_when_the_time_is_up(capsys: pytest.CaptureFixtur
     release.set()
     assert 1 <= time.monotonic() - started < 5
     assert "time" in session.outputs()[0]["error"]
-    assert "limit for research is reached" in capsys.readouterr().out
+    assert "ended at its limit of time" in capsys.readouterr().out
 
 
 def test_planning_that_fails_after_the_time_is_up_is_not_tried_again(
@@ -221,15 +231,13 @@ def test_the_research_ends_when_the_evidence_reaches_its_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def connector(call: JSONObject) -> JSONObject:
-        return {**page_for(call), "output": json.dumps({"content": "p" * 20_000})}
+        return {**page_for(call), "output": json.dumps({"content": "p " * 20_000})}
 
-    turns = [response(*(search(f"{turn}-{n}") for n in range(8))) for turn in range(4)]
+    turns = [response(*(search(f"{turn}-{n}") for n in range(8))) for turn in range(3)]
     session = run_scripted(*turns, ANSWER, connector=connector, config={"agent.max-tool-turns": 10})
-    outputs = [item["output"] for item in session.evidence() if "output" in item]
-    assert len(outputs) == 32
-    assert MAX_EVIDENCE_CHARS - 16_000 < sum(map(len, outputs)) <= MAX_EVIDENCE_CHARS
-    assert "limit for evidence" in json.loads(outputs[-1])["error"]
-    assert "limit for research is reached" in capsys.readouterr().out
+    assert len(session.called) == 24
+    assert MAX_EVIDENCE_CHARS - MAX_OUTPUT_CHARS < size(session.evidence()) <= MAX_EVIDENCE_CHARS
+    assert "ended at its limit for evidence" in capsys.readouterr().out
 
 
 def test_the_newest_messages_within_the_limit_are_replayed(
@@ -245,18 +253,17 @@ def test_the_newest_messages_within_the_limit_are_replayed(
     session = run_scripted(response(), ANSWER, items=items)
     for request in session.requests:
         assert request["input"] == [*items[2:], message("user", QUESTION)]
-        assert "oldest messages (2) are left out" in request["instructions"]
+        assert "only the newest messages are given" in request["instructions"]
     assert "(2) are left out" in capsys.readouterr().out
     assert stored(session.context)[:4] == items
 
 
-def test_a_history_within_the_limit_is_replayed_whole_and_without_a_note(
+def test_a_history_within_the_limit_is_replayed_whole(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     items = [message("user", "u" * (MAX_HISTORY_CHARS - 1)), message("assistant", "a")]
     session = run_scripted(response(), ANSWER, items=items)
     assert session.requests[0]["input"][:2] == items
-    assert not any("left out" in request["instructions"] for request in session.requests)
     assert "left out" not in capsys.readouterr().out
 
 

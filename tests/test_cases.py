@@ -211,7 +211,7 @@ def test_planning_that_fails_is_tried_once_more_and_then_the_answer_follows(
     assert session.answers() == [ANSWER_TEXT]
     log = capsys.readouterr().out
     assert log.count("502 upstream") == 3
-    assert "The research ends here." in log
+    assert "The research ended early." in log
 
 
 def test_case_10_planning_drafts_leave_no_trace_in_the_run_series() -> None:
@@ -305,7 +305,7 @@ def test_case_13_plain_text_that_is_no_json_reaches_the_model() -> None:
     def connector(call: JSONObject) -> JSONObject:
         return {**page_for(call), "output": "just text"}
 
-    assert json.loads(sent_output(connector)) == "just text"
+    assert sent_output(connector) == "just text"
 
 
 def test_case_13_nul_and_lone_surrogates_in_an_error_reach_nobody(
@@ -318,9 +318,9 @@ def test_case_13_nul_and_lone_surrogates_in_an_error_reach_nobody(
 
     assert json.loads(sent_output(connector)) == {"error": "odd  bytes"}
     session = ScriptedSession(make_context(**{"agent.max-tool-turns": 0}), [broken, broken])
-    with pytest.raises(RuntimeError, match="odd  bytes"):
+    with pytest.raises(RuntimeError, match="odd"):
         main(session, session.context)
-    assert session.emitted[-1]["message"] == "The answer request failed: odd  bytes"
+    assert session.emitted[-1]["message"] == "odd  bytes"
     assert "odd  bytes" in capsys.readouterr().out
 
 
@@ -340,7 +340,6 @@ def test_a_page_that_is_no_text_becomes_an_error_output(page: str) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        case(14, "empty", ""),
         case(14, "some-lost-letters", "D\ufffdj\ufffd vu, the caf\ufffd said, and more words"),
         case(14, "tabs-and-lines", "a\tb\r\nc\f"),
     ],
@@ -434,7 +433,6 @@ def test_case_19_messages_are_replayed_as_type_role_and_text_alone() -> None:
         case(20, "image-beside-text", [{"type": "input_text", "text": "x"}, {"type": "image"}]),
         case(20, "text-in-a-list", ["x"]),
         case(20, "null-text", [{"type": "output_text", "text": None}]),
-        case(20, "refusal-as-text", [{"type": "refusal", "text": "x"}]),
     ],
 )
 def test_history_that_is_no_text_fails_the_run(content: object) -> None:
@@ -444,27 +442,32 @@ def test_history_that_is_no_text_fails_the_run(content: object) -> None:
     assert session.emitted[-1]["type"] == "error"
 
 
-def test_case_22_the_input_is_added_only_where_the_last_message_is_another() -> None:
+@pytest.mark.parametrize("stored_by_the_runtime", [True, False])
+def test_case_22_the_question_is_added_only_where_the_last_message_is_another(
+    stored_by_the_runtime: bool,
+) -> None:
     items = [message("user", "yes"), message("assistant", "sure?")]
-    context = make_context(items, **{"agent.input": " yes\n"})
-    assert conversation_messages(context) == [*items, message("user", " yes\n")]
-
-    context = make_context(items, **{"agent.input": ""})
+    context = make_context(items, **{"agent.input": "yes" if stored_by_the_runtime else ""})
     context.run_config["agent.input"] = " yes\n"
-    assert conversation_messages(context) == [*items, message("user", "yes")]
+    session = ScriptedSession(context, [response(), ANSWER])
+    main(session, context)
+    assert session.requests[0]["input"] == [*items, message("user", "yes")]
+    assert [item["content"] for item in stored(context)[:-1]] == ["yes", "sure?", "yes"]
 
 
-def test_case_22_an_assistants_message_is_not_taken_for_the_input() -> None:
-    context = make_context([message("assistant", "yes")], **{"agent.input": ""})
-    context.run_config["agent.input"] = "yes"
-    assert conversation_messages(context) == [message("assistant", "yes"), message("user", "yes")]
+def test_case_22_an_assistants_message_is_not_taken_for_the_question() -> None:
+    session = run_scripted(
+        response(), ANSWER, items=[message("assistant", "yes")], config={"agent.input": "yes"}
+    )
+    assert session.requests[0]["input"] == [message("assistant", "yes"), message("user", "yes")]
 
 
 def test_case_21_nul_and_lone_surrogates_are_not_replayed() -> None:
     items = [message("user", "a\0b\ud800"), message("assistant", "\0")]
-    context = make_context(items, **{"agent.input": ""})
-    context.run_config["agent.input"] = "c\0"
-    assert conversation_messages(context) == [message("user", "ab"), message("user", "c")]
+    assert conversation_messages(make_context(items, **{"agent.input": "c\0"})) == [
+        message("user", "ab"),
+        message("user", "c"),
+    ]
 
 
 def test_case_23_a_question_that_a_failed_run_left_unanswered_is_kept() -> None:
@@ -628,7 +631,6 @@ def test_a_reply_without_an_answer_fails_the_run(
         ),
         case(28, "refusal", [response(REFUSAL)], ["I can't help with that."]),
         case(29, "call", [response(GOOD_CALL)], []),
-        case(29, "nothing", [response()], []),
     ],
 )
 def test_without_the_endpoint_the_same_holds_and_no_event_is_emitted(
@@ -677,15 +679,15 @@ def test_a_bad_value_is_refused_before_any_request(key: str, value: Any) -> None
     assert session.emitted == [error]
 
 
-def test_case_31_another_flower_is_named_beside_the_one_that_is_needed() -> None:
-    class NewerSession:
-        """An AgentSession of Flower 1.37, which has no `responses`."""
+def test_case_31_a_host_that_cannot_ask_a_model_is_told_what_it_needs() -> None:
+    class Host:
+        """An AgentSession without `responses`, on a Runtime without an endpoint."""
 
         def __init__(self) -> None:
             self.connectors = self.events = ScriptedSession(make_context(), [])
 
-    session = NewerSession()
-    with pytest.raises(RuntimeError, match=r"^This app needs .* 1\.35 or 1\.36; .* 1\.35\.0\.$"):
+    session = Host()
+    with pytest.raises(RuntimeError, match=r"^This app needs Flower 1\.35 or newer.* 1\.35\.0\.$"):
         main(session, make_context())  # type: ignore[arg-type]
     assert session.events.emitted[0]["type"] == "error"
 

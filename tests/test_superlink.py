@@ -189,7 +189,7 @@ def test_planning_that_is_down_for_good_leaves_the_evidence_of_the_first_turn(
     seen = bench.run("down", turn, OVERLOADED, OVERLOADED, pieces("Answer."))
     assert seen.answers() == ["Answer."]
     assert "Federated AI trains" in bench.requests["down"][-1]["input"][-1]["output"]
-    assert "The research ends here." in seen.log
+    assert "The research ended early." in seen.log
 
 
 def test_a_stream_that_ends_in_the_middle_fails_the_run(bench: Bench) -> None:
