@@ -74,7 +74,7 @@ COMPLETED, INCOMPLETE = "response.completed", "response.incomplete"
 PROVIDER_ERROR = re.compile(r"Model provider request failed: (?:(\d{3}) )?(.*)", re.DOTALL)
 NO_TOOL_CALLS = re.compile(r"\btools?\b|function.?call", re.IGNORECASE)
 TOO_SOON = re.compile(r"\D*\b429\b|.*(too many requests|rate.?limit)", re.IGNORECASE | re.DOTALL)
-HTML = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
+HTML = re.compile(r"<(!doctype|html|head|body)\b", re.IGNORECASE)
 HTML_TITLE = re.compile(r"<title[^<>]*>([^<]*)", re.IGNORECASE)
 HTML_MARKUP = re.compile(
     r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL
@@ -641,7 +641,7 @@ def repaired(text: str) -> str:
     if sequences and 2 * sum(map(len, sequences)) >= len(LATIN_1.findall(text)):
         text = UTF_8.sub(lambda found: found[0].encode("latin-1").decode(errors="ignore"), text)
         # What remains of sequences that lost a byte on the way.
-        text = LATIN_1.sub("", text)
+        text = re.sub("[\x80-\x9f]", "", text)
     return clean(text)
 
 
@@ -652,7 +652,7 @@ def require_page(page: str) -> None:
             "This is a PDF, an image or another binary, not text. Look for the same as a web page "
             "(for arXiv, /abs/ or /html/ in place of /pdf/)."
         )
-    visible = HTML_MARKUP.sub(" ", page) if HTML.match(page) else page
+    visible = HTML_MARKUP.sub(" ", page) if HTML.match(page.lstrip()) else page
     # A shell says little more than that.
     is_shell = len(visible) < 500 and NEEDS_JAVASCRIPT.search(visible)
     if is_shell or not visible.strip():

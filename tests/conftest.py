@@ -140,7 +140,8 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     def model(request: JSONObject) -> Any:
         check_request(request)
         replies.requests.append(request)
-        return replies.pop(0)
+        reply = replies.pop(0)
+        return reply(request) if callable(reply) else reply
 
     with services(model, model, model) as environment:
         base_url = environment["FLWR_MODEL_API_ENDPOINT"].removesuffix("/responses")
