@@ -3,18 +3,21 @@
 import hashlib
 import json
 import os
-import signal
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import grpc
+import httpx
 from flwr.app import UserConfig
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import context_from_proto, user_config_to_proto
@@ -34,10 +37,15 @@ from research_agent import agent_app
 
 CHECKOUT = Path(__file__).parent.parent
 COMMANDS = Path(sys.executable).parent
+# A first start has to compile Flower.
 START_SECONDS = 60
-STOP_SECONDS = 10
+TASK_SECONDS = 10
+POLL_SECONDS = 0.05
+LOG_LINES = 10
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-# A SuperLink that ends when this process does, however that ends, as a SuperExec can by itself.
+# A SuperLink that ends when this process does, as a SuperExec can by itself: also where somebody
+# has killed their keeper.
 MONITORED_SUPERLINK = """
 from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.superlink.cli.flower_superlink import flower_superlink
@@ -64,65 +72,101 @@ class Run:
 
 
 @contextmanager
-def superlink(environment: Mapping[str, str], commands: Path = COMMANDS) -> Iterator[SuperLink]:
+def superlink(environment: Mapping[str, str], commands: Path | None = None) -> Iterator[SuperLink]:
     """Start a SuperLink, yield it when it takes runs, and stop it with all its processes.
 
     `environment` is added to this process's own: the services' addresses and keys. `commands` is
-    the folder of a Flower's commands. Raises ``RuntimeError`` where the SuperLink doesn't start.
+    the folder of a Flower's commands, whose own SuperExec is used; without it, tasks are warm.
+    Raises ``RuntimeError`` where the SuperLink doesn't start, or ends by itself.
     """
-    control, runtime = (f"127.0.0.1:{port}" for port in free_ports(2))
-    with tempfile.TemporaryDirectory(prefix="research-agent-") as home, ExitStack() as stack:
-
-        def start(*command: str) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(
-                [commands / command[0], *command[1:], "--insecure"],
-                env=superlink_environment(home, commands) | dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # A group of its own: Ctrl-C in the terminal is meant for the client.
-                start_new_session=True,
-            )
-            stack.callback(stop, process)
-            return process
-
-        log = stack.enter_context(Path(home, "superlink.log").open("w+"))
-        host, port = runtime.split(":")
-        server = start(
-            *("python", "-c", MONITORED_SUPERLINK.format(parent=os.getpid())),
-            *("--simulation", "--isolation", "process", "--control-api-address", control),
-            *("--host", host, "--port", port),
-        )
-        # A SuperLink that starts its SuperExec by itself detaches it from its own group.
-        superexec = start(
-            "flower-superexec",
-            *("--appio-api-address", runtime, "--plugin-type", "serverapp"),
-            *("--parent-pid", str(os.getpid())),
-        )
-        # gRPC would ask the machine's proxy for loopback, too.
-        direct = [("grpc.enable_http_proxy", 0)]
-        channel = stack.enter_context(grpc.insecure_channel(control, direct))
-        if not answers(channel, server):
-            log.seek(0)
-            raise RuntimeError(
-                f"The SuperLink didn't start. The end of its log:\n{log.read()[-2000:]}"
-            )
-        yield SuperLink(control, ControlStub(channel), superexec.pid)
+    check_proxy_settings()
+    with ExitStack() as stack:
+        ports = free_ports(2)
+        try:
+            link = stack.enter_context(superlink_on(ports, environment, commands))
+        except RuntimeError:
+            if not any(is_taken(port) for port in ports):
+                raise
+            # Somebody was quicker than the SuperLink to bind a port that was free.
+            link = stack.enter_context(superlink_on(free_ports(2), environment, commands))
+        yield link
 
 
-def superlink_environment(home: str, commands: Path) -> dict[str, str]:
+@contextmanager
+def superlink_on(
+    ports: list[int], environment: Mapping[str, str], commands: Path | None
+) -> Iterator[SuperLink]:
+    """Do what `superlink` does, with the Control and the Runtime API on these ports."""
+    control, runtime = (f"127.0.0.1:{port}" for port in ports)
+    # gRPC would ask the machine's proxy for loopback, too, and wait long before it tries again.
+    options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100)]
+    with (
+        tempfile.TemporaryFile() as log,
+        grpc.insecure_channel(control, options) as channel,
+        # Entered last, it is left first: requests that nobody answers any more end with it.
+        kept(
+            {
+                "SuperLink": superlink_command(commands or COMMANDS, control, runtime),
+                "SuperExec": superexec_command(commands, runtime),
+            },
+            superlink_environment(commands or COMMANDS) | dict(environment),
+            log,
+        ) as (keeper, pids),
+    ):
+        ready = grpc.channel_ready_future(channel)
+        wait_for(ready.done, START_SECONDS, "The SuperLink doesn't answer", keeper, log)
+        asks = partial(asks_for_tasks, log)
+        wait_for(asks, TASK_SECONDS, "The SuperExec doesn't ask for tasks", keeper, log)
+        try:
+            yield SuperLink(control, ControlStub(channel), pids[1])
+        except grpc.RpcError as error:
+            reason = error.details() if isinstance(error, grpc.Call) else error
+            raise RuntimeError(f"The SuperLink failed: {reason}.{end_of(log)}") from error
+
+
+def superlink_command(commands: Path, control: str, runtime: str) -> list[str]:
+    """Return the command of a SuperLink that serves these addresses and starts no process."""
+    host, port = runtime.split(":")
+    return [
+        *(str(commands / "python"), "-c", MONITORED_SUPERLINK.format(parent=os.getpid())),
+        *("--insecure", "--simulation", "--isolation", "process"),
+        *("--control-api-address", control, "--host", host, "--port", port),
+    ]
+
+
+def superexec_command(commands: Path | None, runtime: str) -> list[str]:
+    """Return the command of the SuperExec of this package, or of a Flower."""
+    if commands is None:
+        return [sys.executable, "-m", "local.superexec", runtime, str(os.getpid())]
+    return [
+        *(str(commands / "flower-superexec"), "--insecure", "--plugin-type", "serverapp"),
+        *("--appio-api-address", runtime, "--parent-pid", str(os.getpid())),
+    ]
+
+
+def superlink_environment(commands: Path) -> dict[str, str]:
     """Return the environment of a SuperLink that keeps to itself and to loopback."""
     return {
         **os.environ,
         # Each task is a process: without bytecode on disk its start takes twice as long.
         "PYTHONDONTWRITEBYTECODE": "",
-        "FLWR_HOME": home,
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "PATH": f"{commands}{os.pathsep}{os.environ.get('PATH', '')}",
         "NO_PROXY": f"127.0.0.1,localhost,{os.environ.get('NO_PROXY', '')}",
         "no_proxy": f"127.0.0.1,localhost,{os.environ.get('no_proxy', '')}",
     }
+
+
+def check_proxy_settings() -> None:
+    """Raise ``RuntimeError`` where the HTTP client of Flower's tasks can't use the settings."""
+    try:
+        httpx.Client().close()
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        names = sorted(name for name in os.environ if name.lower().endswith("_proxy"))
+        raise RuntimeError(
+            f"Flower's HTTP client can't use the proxy settings in {', '.join(names)}: {error}"
+        ) from error
 
 
 def free_ports(count: int) -> list[int]:
@@ -134,25 +178,71 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def answers(channel: grpc.Channel, server: subprocess.Popen[bytes]) -> bool:
-    """Wait for the Control API and return whether it answers."""
-    ready = grpc.channel_ready_future(channel)
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and server.poll() is None:
-        with suppress(grpc.FutureTimeoutError):
-            ready.result(timeout=0.1)
-            return True
-    return False
+def is_taken(port: int) -> bool:
+    """Return whether something on loopback listens on the port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all in its group."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+@contextmanager
+def kept(
+    commands: Mapping[str, list[str]], environment: Mapping[str, str], log: IO[bytes]
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """Run named commands, yield their keeper and their process ids, and end them.
+
+    The keeper ends when one of the commands does. Raises ``RuntimeError`` where it doesn't start.
+    """
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "local.keeper", json.dumps(commands)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        # Ctrl-C in the terminal is meant for the client.
+        start_new_session=True,
+    )
+    with keeper:
+        assert keeper.stdout is not None
+        pids = [int(pid) for pid in keeper.stdout.readline().split()]
+        if not pids:
+            raise RuntimeError(f"The SuperLink can't be started.{end_of(log)}")
+        yield keeper, pids
+
+
+def wait_for(
+    condition: Callable[[], bool],
+    seconds: float,
+    failure: str,
+    keeper: subprocess.Popen[str],
+    log: IO[bytes],
+) -> None:
+    """Return when the condition holds; raise ``RuntimeError`` where it won't."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if keeper.poll() is not None:
+            raise RuntimeError(f"The SuperLink didn't start.{end_of(log)}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{failure} within {seconds} seconds.{end_of(log)}")
+        time.sleep(POLL_SECONDS)
+
+
+def asks_for_tasks(log: IO[bytes]) -> bool:
+    """Return whether the SuperLink has logged a SuperExec's request."""
+    return "pull-pending-tasks" in contents(log)
+
+
+def contents(log: IO[bytes]) -> str:
+    """Return what a log holds, without its colours."""
+    # The processes that write share the file's position, so this must not move it.
+    text = os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode(errors="replace")
+    return COLOUR.sub("", text)
+
+
+def end_of(log: IO[bytes]) -> str:
+    """Return the last lines of a log, to follow a sentence."""
+    lines = contents(log).splitlines()[-LOG_LINES:]
+    return "\n".join([" The end of its log:", *lines]) if lines else ""
 
 
 def start_run(

@@ -228,17 +228,23 @@ def test_streamed_text_counts_when_the_last_event_has_no_output(bench: Bench) ->
     assert seen.answers() == [seen.text()] == ["Text."]
 
 
-def test_a_call_that_never_returns_holds_back_neither_answer_nor_end(bench: Bench) -> None:
+def test_a_call_that_never_returns_holds_back_neither_answer_nor_end() -> None:
+    bench = Bench()
     hangs = function_call("web_fetch", "hangs", url="https://hangs.example")
-    run = bench.start(
-        "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 20}
-    )
-    assert bench.fetch_hangs.wait(60)
-    [connector] = [p for p in below(bench.link.superexec) if "flwr-connector" in p.name()]
-    connector.kill()
-    seen = bench.finish("hangs", run)
-    _, left = psutil.wait_procs(below(bench.link.superexec), timeout=10)
-    assert still_living(left) == []
+    with (
+        services(bench.model, stand_in_search, bench.fetch) as addresses,
+        superlink(addresses, COMMANDS) as bench.link,
+    ):
+        run = bench.start(
+            "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 20}
+        )
+        assert bench.fetch_hangs.wait(60)
+        [connector] = [p for p in below(bench.link.superexec) if "flwr-connector" in p.name()]
+        connector.kill()
+        seen = bench.finish("hangs", run)
+        _, left = psutil.wait_procs(below(bench.link.superexec), timeout=10)
+        assert still_living(left) == []
+        bench.end.set()
     assert seen.answers() == ["Answer."]
     assert seen.events[-1]["type"] == "response.completed"
     assert "no reply within the time" in bench.requests["hangs"][-1]["input"][-1]["output"]

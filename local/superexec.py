@@ -1,0 +1,91 @@
+"""A SuperExec whose tasks are warm: forks of one process that has imported Flower.
+
+`python -m local.superexec ADDRESS PID` serves the Runtime API at ADDRESS while the process PID
+lives. It relies on this in Flower 1.35.0: a SuperExec needs `PullPendingTasks` and `ClaimTask`
+alone, a task is a command with the arguments below, and importing the commands leaves no thread
+behind that a fork would miss.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import httpx
+from flwr.proto.runtime_pb2 import ClaimTaskRequest, PullPendingTasksRequest
+from flwr.supercore.app_utils import start_parent_process_monitor
+from flwr.supercore.cli import flwr_agentapp, flwr_connector, flwr_model
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+
+TASKS = {
+    TaskType.AGENT_APP: flwr_agentapp,
+    TaskType.CONNECTOR: flwr_connector,
+    TaskType.MODEL: flwr_model,
+}
+PAUSE_SECONDS = 0.1
+
+
+def main(address: str, parent_pid: int) -> None:
+    """Fork a process that claims tasks, and then one for each task that it claims.
+
+    This process itself starts no thread and opens no connection, so that it can be forked safely.
+    """
+    # Nobody asks for a task's exit status.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    source, sink = os.pipe()
+    if forked():
+        os.close(source)
+        start_parent_process_monitor(parent_pid)
+        claim_tasks(address, sink)
+    os.close(sink)
+    with os.fdopen(source) as claimed:
+        for line in claimed:
+            if forked():
+                claimed.close()
+                run_task(address, *json.loads(line))
+
+
+def forked() -> bool:
+    """Fork, and return whether this is the new process."""
+    if os.fork():
+        return False
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return True
+
+
+def claim_tasks(address: str, sink: int) -> None:
+    """Write a line with the type and the token of each task that it claims, for ever."""
+    client = RuntimeHttpClient.from_server_address(
+        address,
+        insecure=True,
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec")],
+    )
+    while True:
+        try:
+            for task in client.PullPendingTasks(PullPendingTasksRequest()).tasks:
+                token = client.ClaimTask(ClaimTaskRequest(task_id=task.task_id)).token
+                if token:
+                    os.write(sink, f"{json.dumps([task.type, token])}\n".encode())
+        except httpx.TransportError:
+            # The SuperLink starts at the same time; when it ends, so does this process's parent.
+            pass
+        time.sleep(PAUSE_SECONDS)
+
+
+def run_task(address: str, task_type: str, token: str) -> None:
+    """Run a task as its command would, and end this process as that would end."""
+    if task_type == TaskType.AGENT_APP:
+        # As Flower's own SuperExec does: the run's log has its output.
+        for output in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    sys.argv = [task_type, "--insecure", "--serverappio-api-address", address, "--token", token]
+    sys.argv += ["--parent-pid", str(os.getppid())]
+    sys.exit(TASKS[TaskType(task_type)]())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
