@@ -8,10 +8,13 @@ wrong fails the run with one sentence.
 
 import copy
 import json
+import math
 import os
 import re
 import time
+import unicodedata
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,10 +22,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import HTTPException, responses
 from importlib.metadata import version
+from itertools import accumulate, chain
 from threading import Lock, Thread
 from typing import Any, cast
 from urllib.error import HTTPError
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 from urllib.request import Request, urlopen
 
 from flwr.agentapp import AgentApp, AgentSession
@@ -92,6 +96,18 @@ NEEDS_JAVASCRIPT = re.compile(
     r"|javascript (is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
     re.IGNORECASE,
 )
+# A passage ends with a paragraph, else a sentence, else a line, else a word: first come the ends of
+# sentences in Latin, Cyrillic and Arabic script, then the Chinese and Japanese ones.
+PASSAGE = re.compile(
+    r".{200,390}\n\s{0,9}\n|.{200,398}(?:[.!?\u061f]\s|[\u3002\uff01\uff1f])"
+    r"|.{200,399}\n|.{1,399}\s|.{1,400}",
+    re.DOTALL,
+)
+LEFT_OUT = "\n[...]\n"
+# The pieces by which passages are compared overlap: two characters of Chinese, Japanese or Korean,
+# four of another word, a short word itself.
+PIECE = re.compile(r"(?=([\u3040-\ud7a3]{2}|\w{4}|\b\w{1,3}\b))\w")
+ACCENT = re.compile("[\u0300-\u036f\u064b-\u0652]")
 # What the bytes of a PDF or an image become when they are read as text.
 UNREADABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 # `web_fetch` of Flower 1.35.0 reads as Latin-1 what names no charset in its HTTP header.
@@ -619,7 +635,9 @@ def call_line(call: JSONObject) -> str:
 
 def call_words(call: JSONObject) -> list[str]:
     """Return what a call asks for: the values of its arguments."""
-    return [str(value) for value in cast(JSONObject, json_value(call["arguments"])).values()]
+    return [
+        unquote(str(value)) for value in cast(JSONObject, json_value(call["arguments"])).values()
+    ]
 
 
 def call_output(tool_call: JSONObject, output: str) -> JSONObject:
@@ -678,8 +696,73 @@ def require_page(page: str) -> None:
         raise ValueError("This page has no readable text without JavaScript. Look elsewhere.")
 
 
-def fitted(text: str, asked: str, limit: int) -> str:
-    return cut(text, limit)
+def fitted(output: str, asked: str, limit: int) -> str:
+    """Return an output within the limit; of a long page, the passages that fit what was asked."""
+    if len(output) <= limit:
+        return output
+    value = json_value(output)
+    page = value.get("content") if isinstance(value, dict) else None
+    if isinstance(value, dict) and isinstance(page, str):
+        room = limit - len(json_text({**value, "content": ""}))
+        if room > limit // 8:
+            return json_text({**value, "content": passages(page, asked, room, json_size)})
+    return passages(output, asked, limit)
+
+
+def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len) -> str:
+    """Return of a text its beginning and the passages that fit best, in the text's own order.
+
+    `[...]` stands where something is left out.
+    """
+    parts = PASSAGE.findall(text)
+    mark = f"\n[cut: the whole has {len(text)} characters]"
+    room = limit - size(LEFT_OUT + mark)
+    starts = accumulate(map(len, parts), initial=0)
+    # Where passages fit alike, the sort keeps their order, so that the beginning comes first.
+    ranks = [
+        (start > limit // 8, -fit)
+        for start, fit in zip(starts, fitness(parts, asked), strict=False)
+    ]
+    kept = {-1, len(parts)}
+    for place in sorted(range(len(parts)), key=ranks.__getitem__):
+        gaps = 1 - (place - 1 in kept) - (place + 1 in kept)
+        room -= size(parts[place]) + gaps * size(LEFT_OUT)
+        if room < 0:
+            break
+        kept.add(place)
+    shown = [parts[n] if n in kept else LEFT_OUT for n in range(len(parts)) if {n - 1, n} & kept]
+    return "".join(shown) + mark
+
+
+def fitness(parts: list[str], asked: str) -> list[float]:
+    """Return how well each passage, with its neighbours, fits what was asked.
+
+    What it shares with that counts by its rarity in the text, as in BM25.
+    """
+    wanted = pieces(asked[:MAX_ITEM_CHARS])
+    shared = [wanted & pieces(part) for part in parts]
+    counts = Counter(chain.from_iterable(shared))
+    own = [sum(math.log(len(parts) / counts[piece]) for piece in held) for held in shared]
+    return [
+        fit + (before + after) / 2
+        for before, fit, after in zip([0.0, *own], own, [*own[1:], 0.0], strict=False)
+    ]
+
+
+def pieces(text: str) -> set[str]:
+    """Return the pieces of a text's words, whatever their case and accents."""
+    plain = ACCENT.sub("", unicodedata.normalize("NFD", text.casefold()))
+    return set(PIECE.findall(unicodedata.normalize("NFC", plain)))
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON text in which every script stands as itself."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def json_size(text: str) -> int:
+    """Return how many characters a text takes within a JSON text."""
+    return len(json_text(text)) - 2
 
 
 # --- Research

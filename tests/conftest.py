@@ -23,6 +23,10 @@ from local.superlink import (
 from research_agent import agent_app
 from tests.scripted import END_TYPES, QUESTION, check_request, drawn_text
 
+LONG_PAGE_FACT = "Federated AI keeps the data at home."
+LONG_PAGE = "Nothing of interest stands here.\n\n" * 9_000
+LONG_PAGE = f"{LONG_PAGE}{LONG_PAGE_FACT}\n\n{LONG_PAGE}"
+
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +78,17 @@ class Bench:
         return reply
 
     def fetch(self, request: JSONObject) -> Reply:
-        """Give a page; `down.example` fails, and `hangs.example` gives none before the end."""
+        """Give a page; `down.example` fails, and `hangs.example` gives none before the end.
+
+        The page of `long.example` is long.
+        """
         if "//down.example" in request["url"]:
             return 503, {"error": "down for maintenance"}
         if "//hangs.example" in request["url"]:
             self.fetch_hangs.set()
             self.end.wait()
+        if "//long.example" in request["url"]:
+            return {"url": request["url"], "title": "Long", "content": LONG_PAGE}
         return stand_in_fetch(request)
 
     def script(self, model: str, *replies: object) -> None:

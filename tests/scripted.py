@@ -12,7 +12,13 @@ from flwr.supercore.task_process.agent.context_items import append_items
 from flwr.supercore.task_process.connector.registry import get_connector_tools
 
 from local.services import JSONObject, assistant_message, response
-from research_agent.agent_app import MAX_OUTPUT_CHARS, main, message_text, stored_items
+from research_agent.agent_app import (
+    MAX_OUTPUT_CHARS,
+    NOTE_OPENING,
+    main,
+    message_text,
+    stored_items,
+)
 
 # What ends an answer for a chat client.
 END_TYPES = ("error", "response.failed", "response.completed", "response.incomplete")
@@ -91,9 +97,10 @@ class ScriptedSession(AgentSession, AgentResponses, AgentConnectors, AgentEvents
         return [json.loads(text) for text in texts]
 
     def answers(self) -> list[str]:
-        """Return the assistant's messages in the run series."""
+        """Return what the model says in the assistant's messages of the run series."""
         items = stored(self.context)
-        return [message_text(i["content"]) for i in items if i.get("role") == "assistant"]
+        texts = [message_text(i["content"]) for i in items if i.get("role") == "assistant"]
+        return [without_note(text) for text in texts]
 
 
 def run_scripted(
@@ -134,6 +141,11 @@ def drawn_text(events: Iterable[JSONObject]) -> str:
     """Return the text that Flower's chat draws of a run's events."""
     deltas = (e.get("delta") for e in events if e["type"] == "response.output_text.delta")
     return "".join(delta for delta in deltas if isinstance(delta, str))
+
+
+def without_note(text: str) -> str:
+    """Return an answer as the model gave it."""
+    return text.partition(NOTE_OPENING)[0]
 
 
 def check_request(request: JSONObject) -> None:

@@ -233,9 +233,9 @@ def test_the_research_ends_when_the_evidence_reaches_its_limit(
     def connector(call: JSONObject) -> JSONObject:
         return {**page_for(call), "output": json.dumps({"content": "p " * 20_000})}
 
-    turns = [response(*(search(f"{turn}-{n}") for n in range(8))) for turn in range(3)]
+    turns = [response(*(search(f"{turn}-{n}") for n in range(8))) for turn in range(4)]
     session = run_scripted(*turns, ANSWER, connector=connector, config={"agent.max-tool-turns": 10})
-    assert len(session.called) == 24
+    assert len(session.called) == 32
     assert MAX_EVIDENCE_CHARS - MAX_OUTPUT_CHARS < size(session.evidence()) <= MAX_EVIDENCE_CHARS
     assert "ended at its limit for evidence" in capsys.readouterr().out
 
