@@ -239,7 +239,7 @@ def with_question(context: Context, question: str) -> list[JSONObject]:
 
     Flower 1.35 and 1.36 store it before they call `main`, newer ones don't.
     """
-    messages = conversation_messages(context)
+    messages, question = conversation_messages(context), clean(question).strip()
     last = messages[-1] if messages else {}
     if last.get("role") != "user" or last["content"].strip() != question:
         messages.append(message("user", question))
@@ -529,16 +529,22 @@ def is_call(item: JSONObject) -> bool:
 
 def call_problem(place: int, call: JSONObject, names: list[str]) -> str:
     """Return why a call can't be run, by its place in the turn; blank where it can."""
-    name, arguments = call.get("name"), call.get("arguments")
+    name, arguments = call.get("name"), arguments_text(call)
     if place >= MAX_CALLS_PER_TURN:
         return f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
     if name not in names:
         return f"There is no tool {str(name)[:200]!r}; the tools are {', '.join(names)}."
     if not isinstance(json_value(arguments), dict):
-        return f"The arguments must be a JSON object; they were {str(arguments)[:200]!r}."
-    if len(str(arguments)) > MAX_ITEM_CHARS:
+        return f"The arguments must be a JSON object; they were {arguments[:200]!r}."
+    if len(arguments) > MAX_ITEM_CHARS:
         return f"The arguments may have at most {MAX_ITEM_CHARS} characters."
     return ""
+
+
+def arguments_text(call: JSONObject) -> str:
+    """Return the arguments of a call as text, also where a provider gives the object itself."""
+    arguments = call.get("arguments")
+    return json_text(arguments) if isinstance(arguments, dict) else str(arguments)
 
 
 def sendable_call(call: JSONObject, ids: set[str]) -> JSONObject:
@@ -547,15 +553,13 @@ def sendable_call(call: JSONObject, ids: set[str]) -> JSONObject:
     Its id is unique and short, its name plain and its arguments are the text of a JSON object: for
     less, providers refuse the whole request.
     """
-    call_id, name, arguments = call.get("call_id"), call.get("name"), call.get("arguments")
-    sent = {**call, "name": re.sub("[^a-zA-Z0-9_-]", "_", str(name))[:64] or "_"}
+    call_id, arguments = call.get("call_id"), arguments_text(call)
+    sent = {**call, "name": re.sub("[^a-zA-Z0-9_-]", "_", str(call.get("name")))[:64] or "_"}
     own = isinstance(call_id, str) and re.fullmatch("[!-~]{1,64}", call_id)
     if not own or call_id in ids:
         sent["call_id"] = f"call_{uuid.uuid4().hex}"
         sent.pop("id", None)
-    if isinstance(arguments, dict):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    usable = isinstance(json_value(arguments), dict) and len(str(arguments)) <= MAX_ITEM_CHARS
+    usable = isinstance(json_value(arguments), dict) and len(arguments) <= MAX_ITEM_CHARS
     sent["arguments"] = arguments if usable else "{}"
     ids.add(sent["call_id"])
     return sent
@@ -735,14 +739,28 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
 
 
 def fitness(parts: list[str], asked: str) -> list[float]:
-    """Return how well each passage, with its neighbours, fits what was asked.
+    """Return how well each passage, with its neighbours, fits the line of `asked` it fits best.
 
-    What it shares with that counts by its rarity in the text, as in BM25.
+    What it shares with the line counts by its rarity in the text, as in BM25, and is set against
+    the whole line: so the words of an address don't drown the question.
     """
-    wanted = pieces(asked[:MAX_ITEM_CHARS])
+    # A long line counts with its beginning and its end: that bounds the time and the memory.
+    lines = [
+        pieces(f"{line[:300]} {line[-300:]}")
+        for line in asked.splitlines()[: 4 * MAX_CALLS_PER_TURN]
+    ]
+    wanted = set().union(*lines)
     shared = [wanted & pieces(part) for part in parts]
     counts = Counter(chain.from_iterable(shared))
-    own = [sum(math.log(len(parts) / counts[piece]) for piece in held) for held in shared]
+    weights = {piece: math.log(len(parts) / counts.get(piece, 0.5)) for piece in wanted}
+
+    def weight(held: set[str]) -> float:
+        return math.fsum(weights[piece] for piece in held)
+
+    scales = [(line, math.sqrt(weight(line)) or 1.0) for line in lines]
+    own = [
+        max((weight(line & held) / scale for line, scale in scales), default=0.0) for held in shared
+    ]
     return [
         fit + (before + after) / 2
         for before, fit, after in zip([0.0, *own], own, [*own[1:], 0.0], strict=False)

@@ -456,6 +456,11 @@ def test_case_22_the_question_is_added_only_where_the_last_message_is_another(
     assert [item["content"] for item in stored(context)[:-1]] == ["yes", "sure?", "yes"]
 
 
+def test_case_22_a_question_is_compared_and_stored_clean() -> None:
+    session = run_scripted(response(), ANSWER, config={"agent.input": "What\0 is \ud800it?"})
+    assert session.requests[0]["input"] == [message("user", "What is it?")]
+
+
 def test_case_22_an_assistants_message_is_not_taken_for_the_question() -> None:
     session = run_scripted(
         response(), ANSWER, items=[message("assistant", "yes")], config={"agent.input": "yes"}
