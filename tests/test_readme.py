@@ -68,6 +68,7 @@ def run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
 
 # In one process: each that took part would install everything for itself.
 @pytest.mark.xdist_group("readme")
+@pytest.mark.registry
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("command", [c for c in commands() if c not in NOT_RUN])
 def test_the_command_works(command: str, fresh_copy: Path) -> None:
