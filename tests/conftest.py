@@ -109,11 +109,15 @@ class Bench:
         events = list(run_events(self.link, run))
         status, details = run_status(self.link, run)
         log, items = run_log(self.link, run), stored_items(self.link, run)
+        self.check(model, details)
+        return Seen(run, events, log, status, details, items)
+
+    def check(self, model: str, details: str) -> None:
+        """Check that a run asked for all its replies, and as the rules say."""
         assert self.replies[model] == [], f"a reply is left over; {details}"
         for request in self.requests[model]:
             check_request(request)
         assert "tools" not in self.requests[model][-1]
-        return Seen(run, events, log, status, details, items)
 
     def run(self, model: str, *replies: object, **options: Any) -> Seen:
         """Start a run and follow it to its end."""

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -248,28 +247,3 @@ def test_a_call_that_never_returns_holds_back_neither_answer_nor_end() -> None:
     assert seen.answers() == ["Answer."]
     assert seen.events[-1]["type"] == "response.completed"
     assert "no reply within the time" in bench.requests["hangs"][-1]["input"][-1]["output"]
-
-
-# --- Flower 1.36
-
-
-def test_the_main_path_holds_on_flower_1_36(tmp_path: Path) -> None:
-    environment = tmp_path / "flower-1.36"
-    uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "-q", "-p", sys.executable, environment], check=True)
-    python = environment / "bin" / "python"
-    subprocess.run([*uv, "pip", "install", "-q", "-p", python, "flwr==1.36.0"], check=True)
-
-    bench = Bench()
-    with (
-        services(bench.model, stand_in_search, bench.fetch) as addresses,
-        superlink(addresses, environment / "bin") as link,
-    ):
-        bench.link = link
-        turn = response(DRAFT, SEARCH)
-        seen = bench.run("1.36", turn, pieces("Ans", "wer."), **{"agent.max-tool-turns": 1})
-    assert seen.status == "finished:completed"
-    assert seen.answers() == [seen.text()] == ["Answer."]
-    assert seen.events[-1]["type"] == "response.completed"
-    assert seen.ends() == ["response.completed"]
-    assert "draft" not in json.dumps([seen.events, seen.log, seen.items])

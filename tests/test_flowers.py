@@ -1,0 +1,196 @@
+"""The app on newer Flowers: each in an environment of its own, with its SuperLink and client."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+from local.services import (
+    JSONObject,
+    Reply,
+    assistant_message,
+    function_call,
+    response,
+    services,
+    text_events,
+)
+from local.stand_ins import stand_in_search
+from local.superlink import (
+    CHECKOUT,
+    START_SECONDS,
+    Run,
+    free_ports,
+    is_taken,
+    kept,
+    superlink_command,
+    superlink_environment,
+    wait_for,
+)
+from tests.conftest import Bench, Seen
+from tests.scripted import QUESTION, message
+
+# The Flowers, and what their SuperExecs have to be told besides.
+FLOWERS = {"1.36.0": ("--plugin-type", "serverapp"), "1.42.0": ()}
+CLIENT = Path(__file__).parent / "newer_flower.py"
+RUN_SECONDS = 150
+
+PAGE = "https://federated.example/what-is-federated-ai"
+SEARCH = function_call("web_search", "search", query="federated AI")
+FETCH = function_call("web_fetch", "fetch", url=PAGE)
+DRAFT = assistant_message("A private draft.")
+NO_SUCH_MODEL = (404, {"error": {"message": "no such model"}})
+
+pytestmark = [pytest.mark.registry, pytest.mark.timeout(400)]
+
+
+@dataclass(frozen=True)
+class NewerFlower:
+    """A SuperLink of a newer Flower, its scripted model, and what reaches it: its own client."""
+
+    bench: Bench
+    address: str
+    fab: Path
+    python: Path
+    environment: dict[str, str]
+
+    def run(
+        self,
+        model: str,
+        *replies: object,
+        turns: int = 1,
+        prompt: str = QUESTION,
+        series_id: int | None = None,
+    ) -> Seen:
+        """Follow a run whose model gives these replies to its end."""
+        self.bench.script(model, *replies)
+        order = {
+            "address": self.address,
+            "fab": str(self.fab),
+            "config": {"agent.model": model, "agent.max-tool-turns": turns},
+            "prompt": prompt,
+            "series_id": series_id,
+        }
+        done = subprocess.run(
+            [self.python, CLIENT],
+            env=self.environment,
+            input=json.dumps(order),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=RUN_SECONDS,
+            check=True,
+        )
+        seen = json.loads(done.stdout)
+        seen = Seen(Run(seen.pop("run_id"), seen.pop("series_id")), **seen)
+        self.bench.check(model, seen.details)
+        return seen
+
+
+# In one process each: others would install it, and start its SuperLink, for themselves.
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(v, marks=pytest.mark.xdist_group(f"flower-{v}")) for v in FLOWERS],
+)
+def flower(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NewerFlower]:
+    """Install a Flower and give its SuperLink with the services of the tests."""
+    folder = tmp_path_factory.mktemp("flower")
+    installed = folder / "environment"
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "-p", sys.executable, installed], check=True)
+    package = f"flwr=={request.param}"
+    subprocess.run([*uv, "pip", "install", "-q", "-p", installed, package], check=True)
+    fab = folder / "app.fab"
+    fab.write_bytes(build_fab_from_disk(CHECKOUT))
+
+    bench = Bench()
+
+    def model(request: JSONObject) -> Reply:
+        # A newer SuperLink asks for the title of a chat by itself; that input is a text.
+        if isinstance(request["input"], str):
+            return response(assistant_message("A title"))
+        return bench.model(request)
+
+    commands = installed / "bin"
+    with services(model, stand_in_search, bench.fetch) as addresses:
+        environment = superlink_environment(commands) | addresses
+        with newer_superlink(commands, environment, FLOWERS[request.param]) as address:
+            yield NewerFlower(bench, address, fab, commands / "python", environment)
+
+
+@contextmanager
+def newer_superlink(
+    commands: Path, environment: dict[str, str], told: Sequence[str]
+) -> Iterator[str]:
+    """Start a SuperLink and a SuperExec that installs for each run; yield the address for HTTP."""
+    grpc_port, port = free_ports(2)
+    address = f"127.0.0.1:{port}"
+    superexec = [
+        *(str(commands / "flower-superexec"), "--insecure", *told),
+        *("--runtime-api-address", address, "--allow-runtime-dependency-installation"),
+    ]
+    superlink = superlink_command(commands, f"127.0.0.1:{grpc_port}", address)
+    with (
+        tempfile.TemporaryFile() as log,
+        kept({"SuperLink": superlink, "SuperExec": superexec}, environment, log) as (keeper, _),
+    ):
+        listens = partial(is_taken, port)
+        wait_for(listens, START_SECONDS, "The SuperLink doesn't answer", keeper, log)
+        yield address
+
+
+def pieces(*texts: str) -> Iterator[JSONObject]:
+    """Return the events of an answer in these pieces."""
+    return text_events(texts)
+
+
+def test_the_main_path_holds(flower: NewerFlower) -> None:
+    turn = response(DRAFT, SEARCH, FETCH)
+    seen = flower.run("main", turn, pieces("Ans", "wer."))
+    assert seen.status == "finished:completed"
+    assert seen.answers() == [seen.text()] == ["Answer."]
+    assert seen.ends() == ["response.completed"]
+    assert seen.events[-1]["type"] == "response.completed"
+    assert "draft" not in json.dumps([seen.events, seen.log, seen.items])
+    planning, answer = flower.bench.requests["main"]
+    assert planning["input"] == [message("user", QUESTION)]
+    found, page = (json.loads(item["output"]) for item in answer["input"][-2:])
+    assert found["results"][0]["url"] == PAGE
+    assert page["content"].startswith("Federated AI trains")
+
+
+def test_a_follow_up_replays_the_messages(flower: NewerFlower) -> None:
+    first = flower.run("first", response(SEARCH), pieces("First answer."))
+    second = flower.run(
+        "second",
+        pieces("Second answer."),
+        turns=0,
+        prompt="And then?",
+        series_id=first.run.series_id,
+    )
+    [request] = flower.bench.requests["second"]
+    assert request["input"] == [
+        message("user", QUESTION),
+        message("assistant", "First answer."),
+        message("user", "And then?"),
+    ]
+    assert second.answers() == ["First answer.", "Second answer."]
+
+
+def test_a_failed_provider_fails_the_run_for_everybody_to_see(flower: NewerFlower) -> None:
+    seen = flower.run("404", *[NO_SUCH_MODEL] * 4)
+    assert seen.status == "finished:failed"
+    assert "The answer request failed" in seen.details
+    assert "no such model" in seen.details
+    assert seen.details.removeprefix("AgentApp failed with exception: ") in seen.log
+    assert seen.ends() == ["error"]
+    assert seen.events[-1]["message"] in seen.details
+    assert seen.answers() == []
