@@ -72,9 +72,10 @@ class Bench:
     end: threading.Event = field(default_factory=threading.Event)
 
     def model(self, request: JSONObject) -> Reply:
-        """Give the next reply that is listed for the request's model."""
+        """Give the next reply that is listed for the model, or what its function gives."""
         self.requests[request["model"]].append(request)
-        reply: Reply = self.replies[request["model"]].pop(0)
+        replies = self.replies[request["model"]]
+        reply: Reply = replies[0](request) if callable(replies[0]) else replies.pop(0)
         return reply
 
     def fetch(self, request: JSONObject) -> Reply:
@@ -114,7 +115,8 @@ class Bench:
 
     def check(self, model: str, details: str) -> None:
         """Check that a run asked for all its replies, and as the rules say."""
-        assert self.replies[model] == [], f"a reply is left over; {details}"
+        left_over = [reply for reply in self.replies[model] if not callable(reply)]
+        assert left_over == [], f"a reply is left over; {details}"
         for request in self.requests[model]:
             check_request(request)
         assert "tools" not in self.requests[model][-1]

@@ -1,19 +1,23 @@
 """What users and chat clients see of runs on a real SuperLink."""
 
+import itertools
 import json
 import os
 import subprocess
 import threading
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 
 import psutil
+import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from local.services import (
     JSONObject,
+    Reply,
     assistant_message,
     function_call,
     response,
@@ -22,9 +26,10 @@ from local.services import (
 )
 from local.stand_ins import stand_in_search
 from local.superlink import CHECKOUT, COMMANDS, run_events, superlink
-from tests.conftest import Bench
+from research_agent.agent_app import NOTE_OPENING
+from tests.conftest import LONG_PAGE_FACT, Bench
 from tests.processes import below, still_living
-from tests.scripted import QUESTION, message
+from tests.scripted import QUESTION, message, without_note
 
 SEARCH = function_call("web_search", "search", query="federated AI")
 PAGE = "https://federated.example/what-is-federated-ai"
@@ -206,9 +211,10 @@ def test_an_incomplete_answer_is_kept(bench: Bench) -> None:
     end = {"type": "response.incomplete", "response": response(status="incomplete") | cut}
     seen = bench.run("incomplete", [*list(pieces("Half."))[:-1], end], **without_research())
     assert seen.status == "finished:completed"
-    assert seen.answers() == ["Half."]
+    assert seen.answers() == [seen.text()]
+    assert without_note(seen.text()) == "Half."
     assert seen.ends() == ["response.incomplete"]
-    assert "max_output_tokens" in seen.log
+    assert "The model cut the answer short." in seen.log
 
 
 def test_a_refusal_is_drawn_and_stored(bench: Bench) -> None:
@@ -247,3 +253,167 @@ def test_a_call_that_never_returns_holds_back_neither_answer_nor_end() -> None:
     assert seen.answers() == ["Answer."]
     assert seen.events[-1]["type"] == "response.completed"
     assert "no reply within the time" in bench.requests["hangs"][-1]["input"][-1]["output"]
+
+
+# --- What real providers do
+
+
+def planning_first(
+    turn: list[JSONObject], refuses: Callable[[JSONObject], tuple[int, str] | None]
+) -> Callable[[JSONObject], Reply]:
+    """Return a model that makes one turn of calls and then answers, unless it refuses a request."""
+
+    def model(request: JSONObject) -> Reply:
+        if refused := refuses(request):
+            return refused[0], {"error": {"message": refused[1]}}
+        if request["stream"]:
+            return pieces("Answer.")
+        has_evidence = any("output" in item for item in request["input"])
+        return response(*([] if has_evidence else turn))
+
+    return model
+
+
+def test_a_small_window_gets_what_fits_of_a_long_page(bench: Bench) -> None:
+    def too_long(request: JSONObject) -> tuple[int, str] | None:
+        return (400, "exceeds 4096 tokens") if len(json.dumps(request)) > 4 * 4096 else None
+
+    fetch = function_call("web_fetch", "long", url="https://long.example/page")
+    seen = bench.run("window", planning_first([fetch], too_long))
+    assert without_note(seen.text()) == "Answer."
+    assert seen.answers() == [seen.text()]
+    output = json.loads(bench.requests["window"][-1]["input"][-1]["output"])
+    assert 3_000 < len(output["content"]) <= 4_000
+    assert LONG_PAGE_FACT in output["content"]
+    assert "The evidence was cut" in seen.log
+    assert "The evidence was cut" in seen.text()
+
+
+def test_a_provider_that_keeps_nothing_gets_no_reasoning_again(bench: Bench) -> None:
+    def unknown(request: JSONObject) -> tuple[int, str] | None:
+        kept = [item["id"] for item in request["input"] if item["type"] == "reasoning"]
+        return (404, f"Item with id '{kept[0]}' not found.") if kept else None
+
+    turn = [{"type": "reasoning", "id": "rs_1", "summary": []}, SEARCH]
+    seen = bench.run("keeps nothing", planning_first(turn, unknown))
+    assert seen.answers() == ["Answer."]
+    sent = [len(request["input"]) for request in bench.requests["keeps nothing"]]
+    assert sent == [1, 4, 3, 3]
+
+
+def test_a_model_without_tools_answers_and_the_reader_is_told(bench: Bench) -> None:
+    def no_tools(request: JSONObject) -> tuple[int, str] | None:
+        return (400, "gemma2 does not support tools") if "tools" in request else None
+
+    seen = bench.run("no tools", planning_first([SEARCH], no_tools))
+    assert seen.answers() == [seen.text()]
+    assert seen.text().startswith("Answer.\n\n---\n")
+    assert "The model can't call tools" in seen.text()
+    assert "gemma2 does not support tools" in seen.text()
+
+
+def test_a_template_that_wants_alternating_roles_answers_after_a_failed_run(bench: Bench) -> None:
+    def alternate(request: JSONObject) -> tuple[int, str] | None:
+        roles = [item["role"] for item in request["input"] if "role" in item]
+        twice = any(role == "user" == after for role, after in itertools.pairwise(roles))
+        return (500, "conversation roles must alternate user/assistant") if twice else None
+
+    failed = bench.run("fails first", *[NO_SUCH_MODEL] * 2, **without_research())
+    seen = bench.run(
+        "alternates",
+        planning_first([], alternate),
+        series_id=failed.run.series_id,
+        **{"agent.input": "And now?"},
+    )
+    assert seen.answers() == ["Answer."]
+    joined = message("user", f"{QUESTION}\n\nAnd now?")
+    assert bench.requests["alternates"][-1]["input"] == [joined]
+    assert [item["content"] for item in seen.items[:2]] == [QUESTION, "And now?"]
+
+
+def test_of_an_answer_in_two_phases_the_final_one_is_shown(bench: Bench) -> None:
+    events: list[JSONObject] = []
+    items = []
+    for place, phase in enumerate(("commentary", "final_answer")):
+        item = assistant_message(f"This is {phase}.") | {"phase": phase, "id": f"msg_{place}"}
+        added = {"type": "response.output_item.added", "output_index": place, "item": item}
+        text = {"type": "response.output_text.delta", "output_index": place}
+        events += [added, {**text, "delta": "This is "}, {**text, "delta": f"{phase}."}]
+        items.append(item)
+    end = {"type": "response.completed", "response": response(*items)}
+    seen = bench.run("phases", [*events, end], **without_research())
+    assert seen.answers() == [seen.text()] == ["This is final_answer."]
+    assert "commentary" not in json.dumps(seen.events)
+
+
+def test_completed_around_an_incomplete_response_ends_as_incomplete(bench: Bench) -> None:
+    end = {"type": "response.completed", "response": response(status="incomplete")}
+    seen = bench.run("odd end", [*list(pieces("Half."))[:-1], end], **without_research())
+    assert seen.ends() == ["response.incomplete"]
+    assert without_note(seen.answers()[0]) == "Half."
+
+
+def test_completed_around_a_failed_response_fails_the_run(bench: Bench) -> None:
+    failed = response(status="failed") | {"error": {"code": "x", "message": "overloaded"}}
+    end = {"type": "response.completed", "response": failed}
+    seen = bench.run("odd failure", [*list(pieces("Half."))[:-1], end], **without_research())
+    assert seen.status == "finished:failed"
+    assert "overloaded" in seen.details
+    assert seen.ends() == ["error"]
+    assert seen.answers() == []
+
+
+@pytest.mark.parametrize("turn", ["first", "second"])
+def test_a_planning_reply_that_hangs_ends_the_research_at_its_limit(
+    bench: Bench, turn: str
+) -> None:
+    asked: list[float] = []
+
+    def hangs(request: JSONObject) -> Reply:
+        asked.append(time.monotonic())
+        if request["stream"]:
+            return pieces("Answer.")
+        if turn == "second" and len(asked) == 1:
+            return response(SEARCH)
+        bench.end.wait()
+        return response()
+
+    seen = bench.run(f"hangs {turn}", hangs, **{"agent.max-research-seconds": 10})
+    assert asked[-1] - asked[0] < 15
+    assert without_note(seen.text()) == "Answer."
+    assert "ended at its limit of time" in seen.text()
+    assert [item["type"] for item in seen.items if item["type"] == "message"] == ["message"] * 2
+
+
+def test_a_reply_that_is_no_response_object_costs_no_wait(bench: Bench) -> None:
+    started = time.monotonic()
+    seen = bench.run("no object", {"hello": "there"}, {"hello": "again"}, pieces("Answer."))
+    assert time.monotonic() - started < 60
+    assert without_note(seen.text()) == "Answer."
+    assert "The research ended early." in seen.text()
+
+
+# --- What the reader is told
+
+
+def test_an_invented_link_is_told_to_the_reader_everywhere_to_the_letter(bench: Bench) -> None:
+    known, invented = f"{PAGE}#part", "https://invented.example/page"
+    answer = f"It is [this]({known}), as [some]({invented}) say."
+    turn = response(function_call("web_fetch", "page", url=PAGE))
+    seen = bench.run("links", turn, response(), pieces(answer[:20], answer[20:]))
+    told = f"{NOTE_OPENING}- Not among this answer's sources, so check them: <{invented}>"
+    assert seen.text() == answer + told
+    assert seen.answers() == [answer + told]
+    assert f"{answer}{told}\n" in seen.log
+    last = seen.events[-1]
+    assert last["type"] == "response.completed"
+    assert last["response"]["output"][-1]["content"][0]["text"] == answer + told
+
+    again = bench.run(
+        "links again",
+        pieces(f"As I said: {known}"),
+        series_id=seen.run.series_id,
+        **without_research(),
+        **{"agent.input": "Where?"},
+    )
+    assert again.answers()[-1] == f"As I said: {known}"
