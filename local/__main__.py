@@ -2,20 +2,18 @@
 
 import os
 import readline  # noqa: F401 (gives `input` its line editing)
-import signal
-import socket
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 from flwr.app import UserConfig
 from rich.console import Console
 
+from local.choice import chosen_services, search_of
+from local.endings import end_on_signals, one_sentence_errors
 from local.services import services
-from local.stand_ins import stand_in_fetch, stand_in_model, stand_in_search
+from local.stand_ins import stand_in_fetch, stand_in_model
 from local.superlink import (
     Run,
     SuperLink,
@@ -29,13 +27,6 @@ from local.superlink import (
 from local.terminal import activity, one_line, plain_console, show_run
 from research_agent.agent_app import MAX_RESEARCH_SECONDS, MAX_TOOL_TURNS, MODEL
 
-STAND_IN = "offline stand-in"
-OLLAMA_PORT = 11434
-# What sets up a real service, in the environment of the SuperLink.
-MODEL_KEYS = ("FLWR_MODEL_API_ENDPOINT", "FLWR_MODEL_API_KEY")
-SEARCH_KEYS = ("FLWR_WEB_SEARCH_ENDPOINT", "BRAVE_API_KEY", "TAVILY_API_KEY", "EXA_API_KEY")
-FETCH_KEY = "FLWR_WEB_FETCH_ENDPOINT"
-
 
 def main(
     question: Annotated[str | None, typer.Argument()] = None,
@@ -46,6 +37,7 @@ def main(
     max_research_seconds: Annotated[
         int, typer.Option(min=1, max=3600, help="How long it may look for them.")
     ] = MAX_RESEARCH_SECONDS,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
     """Answer QUESTION from public sources, on a private SuperLink on this machine.
 
@@ -53,9 +45,10 @@ def main(
     /quit ends, Ctrl-C stops an answer.
 
     What isn't set up has an offline stand-in. The model is real with FLWR_MODEL_API_KEY,
-    FLWR_MODEL_API_ENDPOINT, or --model and an Ollama on this machine; the search with
-    BRAVE_API_KEY, TAVILY_API_KEY, EXA_API_KEY or FLWR_WEB_SEARCH_ENDPOINT; the fetch with
-    FLWR_WEB_FETCH_ENDPOINT, or a real search and the dependency group `local`.
+    FLWR_MODEL_API_ENDPOINT, or --model and an Ollama (OLLAMA_HOST); the search with
+    BRAVE_API_KEY, TAVILY_API_KEY, EXA_API_KEY or FLWR_WEB_SEARCH_ENDPOINT, or a real model and
+    the dependency group `local`; the fetch with FLWR_WEB_FETCH_ENDPOINT, or a real search and
+    that group.
     """
     for name, text in (("QUESTION", question), ("--model", model)):
         if text is not None and not text.strip():
@@ -66,11 +59,12 @@ def main(
         "agent.max-research-seconds": max_research_seconds,
     }
     console = plain_console()
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, lambda number, _: sys.exit(128 + number))
-    with ExitStack() as stack:
-        stand_ins = stack.enter_context(services(stand_in_model, stand_in_search, stand_in_fetch))
-        environment, kinds = chosen_services(os.environ, model, stand_ins)
+    end_on_signals()
+    with one_sentence_errors(debug), ExitStack() as stack:
+        endpoints, kinds = chosen_services(os.environ, model)
+        search = search_of(kinds["search"])
+        served = stack.enter_context(services(stand_in_model, search, stand_in_fetch))
+        environment = {key: url or served[key] for key, url in endpoints.items()}
         console.print(" · ".join(f"{name}: {kind}" for name, kind in kinds.items()), style="dim")
         with activity(console) as moving:
             moving.add_task("starting a SuperLink")
@@ -79,44 +73,6 @@ def main(
             converse(console, link, config)
         elif not ask(console, link, start_run(link, {**config, "agent.input": question})):
             raise typer.Exit(1)
-
-
-def chosen_services(
-    environ: Mapping[str, str], model: str | None, stand_ins: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the environment that the SuperLink needs besides `environ`, and what each service is.
-
-    A service that `environ` sets up is used as it is; in place of the others come the stand-ins.
-    """
-
-    def has(*keys: str) -> bool:
-        return any(environ.get(key, "").strip() for key in keys)
-
-    environment = dict(stand_ins)
-    kinds = {"model": STAND_IN, "search": STAND_IN, "fetch": STAND_IN}
-    if has(*MODEL_KEYS):
-        del environment["FLWR_MODEL_API_ENDPOINT"]
-        kinds["model"] = environ.get("FLWR_MODEL_API_ENDPOINT") or "Flower's endpoint"
-    elif model and listens(OLLAMA_PORT):
-        environment["FLWR_MODEL_API_ENDPOINT"] = f"http://127.0.0.1:{OLLAMA_PORT}/v1/responses"
-        kinds["model"] = f"{model} on Ollama"
-    elif model:
-        kinds["model"] += f" (no Ollama on port {OLLAMA_PORT})"
-    if has(*SEARCH_KEYS):
-        del environment["FLWR_WEB_SEARCH_ENDPOINT"]
-        kinds["search"] = "real"
-    if has(FETCH_KEY) or (kinds["search"] == "real" and find_spec("trafilatura")):
-        del environment[FETCH_KEY]
-        kinds["fetch"] = "real"
-    elif kinds["search"] == "real":
-        kinds["fetch"] += " (the real one: --group local)"
-    return environment, kinds
-
-
-def listens(port: int) -> bool:
-    """Return whether something on loopback accepts connections on the port."""
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def converse(console: Console, link: SuperLink, config: UserConfig) -> None:
@@ -163,4 +119,7 @@ def ask(console: Console, link: SuperLink, run: Run) -> bool:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    # Typer's own way to show an error prints the local variables, API keys among them.
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

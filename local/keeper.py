@@ -32,7 +32,8 @@ def main(commands: dict[str, list[str]]) -> None:
         while not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
             for name, process in processes.items():
                 if process.poll() is not None:
-                    sys.exit(f"The {name} ended with status {process.returncode}.")
+                    print(f"The {name} ended with status {process.returncode}.", file=sys.stderr)
+                    sys.exit(1)
     finally:
         for process in processes.values():
             kill(process)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -40,8 +41,10 @@ COMMANDS = Path(sys.executable).parent
 # A first start has to compile Flower.
 START_SECONDS = 60
 TASK_SECONDS = 10
+STOP_SECONDS = 5
 POLL_SECONDS = 0.05
 LOG_LINES = 10
+ROOM_BYTES = 20_000_000
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # A SuperLink that ends when this process does, as a SuperExec can by itself: also where somebody
@@ -80,6 +83,7 @@ def superlink(environment: Mapping[str, str], commands: Path | None = None) -> I
     Raises ``RuntimeError`` where the SuperLink doesn't start, or ends by itself.
     """
     check_proxy_settings()
+    check_room()
     with ExitStack() as stack:
         ports = free_ports(2)
         try:
@@ -169,6 +173,13 @@ def check_proxy_settings() -> None:
         ) from error
 
 
+def check_room() -> None:
+    """Raise ``RuntimeError`` where the temporary folder has no room for a SuperLink."""
+    folder = tempfile.gettempdir()
+    if shutil.disk_usage(folder).free < ROOM_BYTES:
+        raise RuntimeError(f"The temporary folder {folder} has less than {ROOM_BYTES} bytes free.")
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports of loopback that nothing listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -240,9 +251,9 @@ def contents(log: IO[bytes]) -> str:
 
 
 def end_of(log: IO[bytes]) -> str:
-    """Return the last lines of a log, to follow a sentence."""
-    lines = contents(log).splitlines()[-LOG_LINES:]
-    return "\n".join([" The end of its log:", *lines]) if lines else ""
+    """Return the last lines of a log, but for the requests, to follow a sentence."""
+    lines = [line for line in contents(log).splitlines() if "[uvicorn.access]" not in line]
+    return "\n".join([" The end of its log:", *lines[-LOG_LINES:]]) if lines else ""
 
 
 def start_run(
@@ -263,7 +274,7 @@ def start_run(
 def stop_run(link: SuperLink, run: Run) -> None:
     """Stop a run; one that has ended already stays as it is."""
     with suppress(grpc.RpcError):
-        link.control.StopRun(StopRunRequest(run_id=run.run_id))
+        link.control.StopRun(StopRunRequest(run_id=run.run_id), timeout=STOP_SECONDS)
 
 
 def run_events(link: SuperLink, run: Run) -> Iterator[JSONObject]:

@@ -20,17 +20,11 @@ from typer.testing import CliRunner
 from local import __main__ as local
 from local.services import JSONObject, Reply, services, text_events
 from local.stand_ins import picked_sentences, stand_in_fetch, stand_in_search
-from local.superlink import CHECKOUT, free_ports
+from local.superlink import CHECKOUT
 from local.terminal import plain_console, show_run
 from tests.processes import below, still_living
 from tests.scripted import check_request
 
-STAND_INS = {
-    "FLWR_MODEL_API_ENDPOINT": "stand-in model",
-    "FLWR_WEB_SEARCH_ENDPOINT": "stand-in search",
-    "FLWR_WEB_FETCH_ENDPOINT": "stand-in fetch",
-}
-STAND_IN = local.STAND_IN
 STOPPED = threading.Event()
 
 
@@ -167,93 +161,6 @@ def test_ctrl_c_while_a_question_is_answered_leaves_no_process(model_endpoint: s
         assert status_at_the_end(terminal) == 1
         assert len(started) >= 3
         assert still_living(started) == []
-
-
-# --- Services
-
-
-@pytest.mark.parametrize(
-    ("environ", "replaced", "kinds"),
-    [
-        pytest.param({}, set(), {}, id="nothing-set-up"),
-        pytest.param({"BRAVE_API_KEY": "  "}, set(), {}, id="blank-key"),
-        pytest.param(
-            {"FLWR_MODEL_API_KEY": "k"},
-            {"FLWR_MODEL_API_ENDPOINT"},
-            {"model": "Flower's endpoint"},
-            id="flower-key",
-        ),
-        pytest.param(
-            {"FLWR_MODEL_API_ENDPOINT": "http://127.0.0.1:1/v1/responses"},
-            {"FLWR_MODEL_API_ENDPOINT"},
-            {"model": "http://127.0.0.1:1/v1/responses"},
-            id="model-endpoint",
-        ),
-        *(
-            pytest.param(
-                {key: "k"},
-                {"FLWR_WEB_SEARCH_ENDPOINT"},
-                {"search": "real", "fetch": f"{STAND_IN} (the real one: --group local)"},
-                id=key,
-            )
-            for key in ("BRAVE_API_KEY", "TAVILY_API_KEY", "EXA_API_KEY")
-        ),
-        pytest.param(
-            {"FLWR_WEB_SEARCH_ENDPOINT": "x", "FLWR_WEB_FETCH_ENDPOINT": "y"},
-            {"FLWR_WEB_SEARCH_ENDPOINT", "FLWR_WEB_FETCH_ENDPOINT"},
-            {"search": "real", "fetch": "real"},
-            id="endpoints",
-        ),
-    ],
-)
-def test_what_is_set_up_is_used_and_the_rest_has_a_stand_in(
-    environ: dict[str, str],
-    replaced: set[str],
-    kinds: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(local, "find_spec", lambda _name: None)
-    environment, chosen = local.chosen_services(environ, None, STAND_INS)
-    assert environment == {key: STAND_INS[key] for key in STAND_INS.keys() - replaced}
-    assert chosen == {"model": STAND_IN, "search": STAND_IN, "fetch": STAND_IN} | kinds
-
-
-def test_a_real_search_with_trafilatura_makes_the_fetch_real(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(local, "find_spec", lambda name: name == "trafilatura")
-    environment, chosen = local.chosen_services({"BRAVE_API_KEY": "k"}, None, STAND_INS)
-    assert chosen["fetch"] == "real"
-    assert "FLWR_WEB_FETCH_ENDPOINT" not in environment
-
-
-def test_a_named_model_without_ollama_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    [port] = free_ports(1)
-    monkeypatch.setattr(local, "OLLAMA_PORT", port)
-    environment, chosen = local.chosen_services({}, "llama3.2", STAND_INS)
-    assert environment == STAND_INS
-    assert chosen["model"] == f"{STAND_IN} (no Ollama on port {port})"
-
-
-def test_a_named_model_is_asked_for_on_ollama(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    requests: list[JSONObject] = []
-
-    def ollama(request: JSONObject) -> Reply:
-        requests.append(request)
-        return text_events(["Ollama ", "says so."])
-
-    for key in local.MODEL_KEYS:
-        monkeypatch.delenv(key, raising=False)
-    with services(ollama, stand_in_search, stand_in_fetch) as environment:
-        port = environment["FLWR_MODEL_API_ENDPOINT"].split(":")[2].partition("/")[0]
-        monkeypatch.setattr(local, "OLLAMA_PORT", int(port))
-        local.main("Who says so?", model="llama3.2", max_tool_turns=0)
-    shown = capsys.readouterr().out
-    assert "model: llama3.2 on Ollama" in shown
-    assert "Ollama says so.\n" in shown
-    assert [request["model"] for request in requests] == ["llama3.2"]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,28 @@
 """How the private SuperLink starts, runs its tasks and ends."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
+import pytest
+import typer
+from typer.testing import CliRunner
 
-from local.services import text_events
-from local.superlink import run_events
+from local import __main__ as local
+from local import superlink as module
+from local.services import JSONObject, Reply, services, text_events
+from local.stand_ins import stand_in_fetch, stand_in_search
+from local.superlink import CHECKOUT, free_ports, run_events, start_run, superlink
 from tests.conftest import Bench
+from tests.processes import below, still_living
+
+NO_RESEARCH = {"agent.max-tool-turns": 0}
 
 
 def test_each_task_is_a_fork_of_the_superexec(bench: Bench) -> None:
@@ -17,7 +32,7 @@ def test_each_task_is_a_fork_of_the_superexec(bench: Bench) -> None:
         yield from (f"{n} " for n in range(20))
         seen.wait(30)
 
-    run = bench.start("forks", text_events(words()), **{"agent.max-tool-turns": 0})
+    run = bench.start("forks", text_events(words()), **NO_RESEARCH)
     events = run_events(bench.link, run)
     assert any(event["type"] == "response.output_text.delta" for event in events)
     superexec = psutil.Process(bench.link.superexec)
@@ -26,3 +41,234 @@ def test_each_task_is_a_fork_of_the_superexec(bench: Bench) -> None:
     bench.finish("forks", run)
     # What claims the tasks, the app, and its model request.
     assert forks == [superexec.cmdline()] * 3
+
+
+# --- A start that fails
+
+
+def commands(folder: Path, python: str, superexec: str) -> Path:
+    """Return a folder with these shell scripts as the commands of a Flower."""
+    for name, script in (("python", python), ("flower-superexec", superexec)):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def failure(commands: Path | None = None) -> str:
+    """Return why a SuperLink doesn't start."""
+    with pytest.raises(RuntimeError) as error, superlink({}, commands):
+        pass
+    return str(error.value)
+
+
+PYTHON = f'exec {sys.executable} "$@"'
+
+
+def test_a_superlink_that_ends_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    reason = failure(commands(tmp_path, "echo out of order; exit 3", "exec sleep 60"))
+    assert reason.startswith("The SuperLink didn't start. ")
+    assert reason.endswith("out of order\nThe SuperLink ended with status 3.")
+
+
+def test_a_superexec_that_ends_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    reason = failure(commands(tmp_path, PYTHON, "echo out of order; exit 4"))
+    assert reason.startswith("The SuperLink didn't start. ")
+    assert reason.endswith("out of order\nThe SuperExec ended with status 4.")
+
+
+def test_a_superexec_that_never_takes_a_task_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TASK_SECONDS", 0.5)
+    reason = failure(commands(tmp_path, PYTHON, "exec sleep 60"))
+    assert reason.startswith("The SuperExec doesn't ask for tasks within 0.5 seconds. ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1080"),
+        ("NO_PROXY", "localhost,[::1]"),
+        ("NO_PROXY", "fd00::/8"),
+        ("HTTPS_PROXY", "http://proxy.example:port"),
+    ],
+)
+def test_proxy_settings_that_flower_cannot_use_are_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    reason = failure()
+    assert reason.startswith("Flower's HTTP client can't use the proxy settings in ")
+    assert name in reason
+
+
+def test_a_temporary_folder_without_room_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROOM_BYTES", 1 << 62)
+    assert failure().startswith("The temporary folder /")
+
+
+@pytest.mark.parametrize("lost", ["control", "runtime"])
+def test_a_port_that_somebody_else_took_is_replaced(
+    lost: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, port = int(bench.link.address.rpartition(":")[2]), free_ports(1)[0]
+    choices = [[taken, port] if lost == "control" else [port, taken], free_ports(2)]
+    monkeypatch.setattr(module, "free_ports", lambda _count: choices.pop(0))
+    with superlink({}) as link:
+        assert link.address != bench.link.address
+    assert choices == []
+
+
+def test_a_superlink_that_ends_in_a_run_is_told(bench: Bench) -> None:
+    asked = threading.Event()
+
+    def hangs(_request: JSONObject) -> Reply:
+        asked.set()
+        bench.end.wait(30)
+        return {}
+
+    def kill_superexec(environment: dict[str, str]) -> None:
+        with superlink(environment) as link:
+            run = start_run(link, {"agent.input": "hang", **NO_RESEARCH})
+            assert asked.wait(30)
+            os.kill(link.superexec, signal.SIGKILL)
+            list(run_events(link, run))
+
+    with (
+        services(hangs, stand_in_search, stand_in_fetch) as environment,
+        pytest.raises(RuntimeError, match="The SuperExec ended with status -9"),
+    ):
+        kill_superexec(environment)
+
+
+def test_the_command_tells_a_failure_in_one_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "local", "Why?"],
+        cwd=CHECKOUT,
+        env=os.environ | {"ALL_PROXY": "socks5://127.0.0.1:1080"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "ALL_PROXY" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["Why?"], ["--debug", "Why?"]])
+def test_an_unexpected_error_shows_no_key(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(environment: dict[str, str], **_: object) -> None:
+        key = os.environ["FLWR_MODEL_API_KEY"]
+        raise KeyError(f"a surprise beside a key of {len(key)} characters, {len(environment)}")
+
+    monkeypatch.setenv("FLWR_MODEL_API_KEY", "SECRET-KEY")
+    monkeypatch.setattr(local, "superlink", fails)
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(local.main)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "KeyError: 'a surprise" in result.output
+    assert "SECRET-KEY" not in result.output
+    assert ("Traceback" in result.output) == ("--debug" in arguments)
+
+
+# --- An end
+
+
+@contextmanager
+def running_command(folder: Path, when: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command with its temporary files in a folder, up to a moment."""
+    end = threading.Event()
+
+    def model(request: JSONObject) -> Reply:
+        question = request["input"][-1]["content"]
+        return text_events(words(hang=question == "hang"))
+
+    def words(hang: bool) -> Iterator[str]:
+        yield from (f"{n}, " for n in range(20))
+        if hang:
+            end.wait()
+        yield "end"
+
+    with (
+        services(model, stand_in_search, stand_in_fetch) as addresses,
+        subprocess.Popen(
+            [sys.executable, "-m", "local", "--max-tool-turns", "0"],
+            cwd=CHECKOUT,
+            env=os.environ
+            | {"FLWR_MODEL_API_ENDPOINT": addresses["FLWR_MODEL_API_ENDPOINT"]}
+            | {"TMPDIR": str(folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+        ) as process,
+    ):
+        try:
+            read_until(process, b"model: ")
+            if when == "at the prompt":
+                type_line(process, b"hello")
+                read_until(process, b"end\n")
+            elif when == "in an answer":
+                type_line(process, b"hang")
+                read_until(process, b"14, ")
+            yield process
+        finally:
+            process.kill()
+            end.set()
+
+
+def type_line(process: subprocess.Popen[bytes], line: bytes) -> None:
+    """Write a line to the process's input."""
+    assert process.stdin is not None
+    process.stdin.write(line + b"\n")
+
+
+def read_until(process: subprocess.Popen[bytes], text: bytes) -> None:
+    """Read the process's output up to a text."""
+    assert process.stdout is not None
+    seen = b""
+    while text not in seen:
+        piece = process.stdout.read(1000)
+        assert piece, seen
+        seen += piece
+
+
+def close_pipe(process: subprocess.Popen[bytes]) -> None:
+    """Read no more of the process's output, as `head` does at its end."""
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def interrupt_twice(process: subprocess.Popen[bytes]) -> None:
+    """Press Ctrl-C, and again when an answer has been stopped."""
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    while piece := process.stdout.read(1000):
+        if b"stopped" in piece:
+            process.send_signal(signal.SIGINT)
+
+
+ENDS: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
+    "terminated": lambda process: process.send_signal(signal.SIGTERM),
+    "hung-up": lambda process: process.send_signal(signal.SIGHUP),
+    "killed": lambda process: process.kill(),
+    "interrupted-twice": interrupt_twice,
+    "without-a-reader": close_pipe,
+}
+
+
+@pytest.mark.parametrize("when", ["while starting", "at the prompt", "in an answer"])
+@pytest.mark.parametrize("how", ENDS)
+def test_an_end_leaves_no_process_and_no_folder(when: str, how: str, tmp_path: Path) -> None:
+    with running_command(tmp_path, when) as process:
+        started: list[psutil.Process] = []
+        while not started:
+            started = below(process.pid)
+        ENDS[how](process)
+        _, left = psutil.wait_procs([psutil.Process(process.pid), *started], timeout=10)
+        assert still_living(left) == []
+        assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from local.__main__ import FETCH_KEY, MODEL_KEYS, SEARCH_KEYS
+from local.choice import FETCH_KEY, MODEL_KEYS, SEARCH_KEYS
 from local.superlink import CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text()
