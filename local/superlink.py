@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO
 
@@ -117,6 +117,8 @@ def superlink_on(
             log,
         ) as (keeper, pids),
     ):
+        # Made while the SuperLink starts, it takes no time of the first run.
+        bundle(CHECKOUT)
         ready = grpc.channel_ready_future(channel)
         wait_for(ready.done, START_SECONDS, "The SuperLink doesn't answer", keeper, log)
         asks = partial(asks_for_tasks, log)
@@ -260,7 +262,7 @@ def start_run(
     link: SuperLink, config: UserConfig, series_id: int | None = None, app: Path = CHECKOUT
 ) -> Run:
     """Start a run of the app in a folder, in a run series or in a new one."""
-    fab = build_fab_from_disk(app)
+    fab = bundle(app)
     response = link.control.StartRun(
         StartRunRequest(
             fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab),
@@ -269,6 +271,12 @@ def start_run(
         )
     )
     return Run(response.run_id, response.series_id)
+
+
+@cache
+def bundle(app: Path) -> bytes:
+    """Return the bundle of the app in a folder; that means to look at each of its files, once."""
+    return build_fab_from_disk(app)
 
 
 def stop_run(link: SuperLink, run: Run) -> None:

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 import tracemalloc
@@ -14,7 +16,8 @@ from typing import Annotated
 import typer
 
 from local.services import JSONObject, Reply, function_call, response, services, text_events
-from local.superlink import CHECKOUT, SuperLink, run_events, start_run, superlink
+from local.stand_ins import stand_in_fetch, stand_in_model, stand_in_search
+from local.superlink import CHECKOUT, COMMANDS, SuperLink, run_events, start_run, superlink
 from research_agent.agent_app import conversation_messages, stored_items
 from tests.scripted import make_context, message
 
@@ -34,8 +37,62 @@ def main(
 ) -> None:
     """Compare runs as built with runs that make one call at a time; then read a long series."""
     print(f"{os.cpu_count()} cores, {rounds} rounds, {calls} calls a turn, medians in seconds\n")
+    measure_warmth(rounds)
     measure_runs(rounds, Services(calls))
     measure_conversation()
+
+
+# --- Warm tasks
+
+# What `python -m local` does, with the SuperExec that `commands` stands for.
+ONE_QUESTION = """
+from functools import partial
+from local import __main__ as local
+from local.superlink import COMMANDS, superlink
+local.superlink = partial(superlink, commands={commands})
+local.main("What is federated AI?")
+"""
+
+
+def measure_warmth(rounds: int) -> None:
+    """Print what forked tasks make of the time that Flower's own SuperExec takes."""
+    seconds: dict[str, JSONObject] = {
+        "the whole command": {"COMMANDS": [], "None": []},
+        "first text of a run": {"COMMANDS": [], "None": []},
+    }
+    whole, first = seconds.values()
+    for _ in range(rounds):
+        for commands, folder in (("COMMANDS", COMMANDS), ("None", None)):
+            whole[commands].append(command_seconds(ONE_QUESTION.format(commands=commands)))
+            first[commands].append(first_text_seconds(folder))
+    print(f"{'':24}Flower's own SuperExec  warm tasks  ratio")
+    for name, taken in seconds.items():
+        cold, warm = median(taken["COMMANDS"]), median(taken["None"])
+        print(f"{name:24}{cold:22.1f}{warm:12.1f}{warm / cold:7.2f}")
+    print()
+
+
+def command_seconds(script: str) -> float:
+    """Return the seconds that a Python script takes."""
+    started = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=CHECKOUT, stdout=subprocess.DEVNULL, check=True
+    )
+    return time.monotonic() - started
+
+
+def first_text_seconds(commands: Path | None) -> float:
+    """Return the seconds from the start of the stand-ins' run to its first text."""
+    with (
+        services(stand_in_model, stand_in_search, stand_in_fetch) as environment,
+        superlink(environment, commands) as link,
+    ):
+        started = time.monotonic()
+        run = start_run(link, {"agent.input": "What is federated AI?"})
+        for event in run_events(link, run):
+            if event["type"] == "response.output_text.delta":
+                return time.monotonic() - started
+    raise RuntimeError("The run gave no text.")
 
 
 # --- Runs
