@@ -13,8 +13,11 @@ from rich.segment import Segment, SegmentLines
 Line = list[Segment]
 
 
-def console_on(stream: TextIO) -> Console:
+def console_on(stream: TextIO | None) -> Console:
     """Return a console that shows texts as they are, and writes no escape code into a file."""
+    if stream is None:
+        # Python's stream where the command was started with none.
+        stream = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")
     terminal = stream.isatty()

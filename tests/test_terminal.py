@@ -1,6 +1,9 @@
 """What a person sees of a run, on terminals of several kinds, in files and in pipes."""
 
 import os
+import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,11 +21,12 @@ from rich.console import Console
 
 from local import prompt
 from local.answer import DrawnAnswer
-from local.prompt import MAX_PIPED_BYTES, is_command, prompt_session, typed, whole_question
+from local.prompt import HELP, MAX_PIPED_BYTES, is_command, prompt_session, typed, whole_question
 from local.screen import console_on
 from local.services import JSONObject
+from local.superlink import CHECKOUT
 from local.terminal import show_run
-from tests.terminals import Screen
+from tests.terminals import Command, Screen
 
 END = {"type": "response.completed"}
 
@@ -310,6 +314,15 @@ def test_what_has_ended_is_never_drawn_again() -> None:
     assert show_run(out, err, events()) is None
 
 
+def test_what_a_line_begins_is_known_when_the_line_is_whole() -> None:
+    screen, out, err = consoles()
+    answer = DrawnAnswer(out, err)
+    for piece in ("A paragraph\n#", "hashtag\n-", "5 degrees\n\n1", "2 o'clock\n\n`", "code`\n"):
+        answer.add(piece)
+    answer.end()
+    assert screen.text() == "A paragraph\n#hashtag\n-5 degrees\n\n12 o'clock\n\ncode"
+
+
 def test_a_block_that_is_taller_than_the_screen_stands_in_the_scrollback_once() -> None:
     screen, out, err = consoles(lines=10)
     lines = [f"line {n}" for n in range(30)]
@@ -579,3 +592,114 @@ def test_a_slash_and_a_word_are_a_command(text: str) -> None:
 @pytest.mark.parametrize("text", ["What is /new?", "/usr/bin is what?", "// a comment", "/* c */"])
 def test_other_texts_are_questions(text: str) -> None:
     assert not is_command(text)
+
+
+# --- The command, with runs that need no SuperLink
+
+COMMAND = ("-m", "tests.without_superlink")
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly() -> None:
+    with subprocess.Popen(
+        [sys.executable, *COMMAND, "long"],
+        cwd=CHECKOUT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stdout
+        assert command.stderr
+        assert command.stdout.readline() == "line 0\n"
+        command.stdout.close()
+        assert command.stderr.read().count("\n") == 1
+    assert command.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "answer", "reason"),
+    [
+        ("what", 0, "About what.\n", ""),
+        ("fail", 1, "About fail\n", "No answer: no such model\n"),
+        ("gone", 1, "About gone\n", "No answer: the SuperLink is gone .*\n"),
+    ],
+)
+def test_only_an_answer_exits_with_0(question: str, status: int, answer: str, reason: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *COMMAND],
+        cwd=CHECKOUT,
+        input=question,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status
+    assert done.stdout == answer
+    assert re.fullmatch(f"model: .*\n{reason}", done.stderr)
+
+
+@contextmanager
+def in_a_terminal(**options: Any) -> Iterator[Command]:
+    """Give the command at its prompt."""
+    command = Command(*COMMAND, **options)
+    try:
+        command.wait_for_prompt()
+        yield command
+    finally:
+        command.process.close(force=True)
+
+
+def test_a_conversation_shows_its_answers_under_its_questions() -> None:
+    with in_a_terminal() as terminal:
+        terminal.type("\x1b[200~one\ntwo\x1b[201~\r")
+        terminal.wait_for("About one\ntwo.")
+        terminal.wait_for_prompt()
+        terminal.type("\x1b[A and three\r")
+        terminal.wait_for("About one\ntwo and three.")
+        terminal.wait_for_prompt()
+        terminal.type("/help\r")
+        terminal.wait_for(HELP)
+        terminal.wait_for_prompt()
+        terminal.type("/foo\r")
+        terminal.wait_for("There is no")
+        terminal.wait_for_prompt()
+        terminal.type("/exit\r")
+        assert terminal.status() == 0
+    assert terminal.screen.text().partition("\n")[2] == (
+        "\n> one\n  two\n\nAbout one\ntwo.\n"
+        "\n> one\n  two and three\n\nAbout one\ntwo and three.\n"
+        f"\n> /help\n{HELP}\n"
+        "\n> /foo\nThere is no command /foo: /help shows those that there are.\n"
+        "\n> /exit"
+    )
+
+
+def test_a_superlink_that_is_gone_ends_the_conversation() -> None:
+    with in_a_terminal() as terminal:
+        terminal.type("gone\r")
+        assert terminal.status() == 1
+    assert "> gone\n\nAbout gone\nNo answer: the SuperLink is gone (" in terminal.screen.text()
+
+
+def test_what_is_typed_during_an_answer_waits_for_its_end() -> None:
+    with in_a_terminal() as terminal:
+        terminal.type("slow\r")
+        terminal.wait_for("About slow")
+        terminal.type("next\r")
+        terminal.wait_for("About next.")
+        terminal.wait_for_prompt()
+    assert terminal.screen.text().endswith("> slow\n\nAbout slow.\n\n> next\n\nAbout next.\n\n>")
+
+
+@pytest.mark.parametrize("question", ["", "slow"])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_conversation_and_leaves_the_terminal_as_it_was(
+    question: str, how: signal.Signals
+) -> None:
+    with in_a_terminal() as terminal:
+        if question:
+            terminal.type(f"{question}\r")
+            terminal.wait_for(f"About {question}")
+        terminal.process.kill(how)
+        assert terminal.status() == 128 + how
+        assert terminal.process.getecho()
