@@ -137,6 +137,7 @@ def converse(out: Console, err: Console, link: SuperLink, config: UserConfig) ->
     while (text := typed(session)) not in (None, "/quit", "/exit"):
         if text == "/new":
             run = None
+            err.print("What was said before is left out from now on.")
         elif text == "/help":
             err.print(HELP)
         elif is_command(text):

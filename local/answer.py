@@ -1,6 +1,7 @@
 """The answer: drawn as Markdown on a terminal, as the model wrote it in a file or a pipe."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple, Self
 
@@ -22,21 +23,14 @@ PARSER = (
 )
 
 
-def answer_on(out: Console, err: Console) -> "RunningAnswer":
-    """Return what shows an answer on one console and, between its lines, notes on the other."""
-    return DrawnAnswer(out, err) if redraws(out) else RunningAnswer(out, err)
-
-
-class RunningAnswer:
-    """An answer as the model writes it; on a terminal its lines break between words."""
+class Answer(ABC):
+    """An answer that is shown on one console while it comes, with notes about it on another."""
 
     def __init__(self, out: Console, err: Console) -> None:
         self.out = out
         self.err = err
         self.begun = False
         self.notes: list[str] = []
-        self.word = ""
-        self.column = 0
 
     def __enter__(self) -> Self:
         """Return the answer, which hasn't begun."""
@@ -47,8 +41,40 @@ class RunningAnswer:
         self.end()
         self.show_notes()
 
+    @abstractmethod
     def add(self, text: str) -> None:
         """Show more of the answer."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Show what is left of the answer, and end its last line."""
+
+    def note(self, line: str) -> None:
+        """Show a line once it breaks into nothing that is being written."""
+        self.notes.append(line)
+
+    def show_notes(self) -> None:
+        """Show the notes that have waited."""
+        for line in self.notes:
+            self.err.print(line)
+        self.notes.clear()
+
+
+def answer_on(out: Console, err: Console) -> Answer:
+    """Return an answer in the form that suits the console."""
+    return DrawnAnswer(out, err) if redraws(out) else RunningAnswer(out, err)
+
+
+class RunningAnswer(Answer):
+    """An answer as the model writes it; on a terminal its lines break between words."""
+
+    def __init__(self, out: Console, err: Console) -> None:
+        super().__init__(out, err)
+        self.word = ""
+        self.column = 0
+
+    def add(self, text: str) -> None:
+        """Show more of the answer; on a terminal a word waits for its end."""
         self.begun = True
         words, self.word = re.findall(r"\S+|\s", self.word + text), ""
         if self.out.is_terminal and not words[-1].isspace():
@@ -65,29 +91,21 @@ class RunningAnswer:
         """Write words and the blanks between them, on a terminal each word where it has room."""
         for word in words:
             width = cell_len(word)
-            if self.out.is_terminal and 0 < self.column > self.out.width - width:
+            if self.out.is_terminal and self.column and self.column + width > self.out.width:
                 self.out.file.write("\n")
                 self.column = 0
+                if word.isspace():
+                    continue
             self.out.file.write(word)
             self.column += width
             if word == "\n":
                 self.column = 0
+                self.out.file.flush()
                 self.show_notes()
         self.out.file.flush()
 
-    def note(self, line: str) -> None:
-        """Show a line once it breaks into nothing that is being written."""
-        self.notes.append(line)
 
-    def show_notes(self) -> None:
-        """Show the notes that have waited."""
-        self.out.file.flush()
-        for line in self.notes:
-            self.err.print(line)
-        self.notes.clear()
-
-
-class DrawnAnswer(RunningAnswer):
+class DrawnAnswer(Answer):
     """An answer drawn as Markdown while it streams: what has ended once, the rest again."""
 
     def __init__(self, out: Console, err: Console) -> None:

@@ -62,7 +62,7 @@ class LastLines(Live):
     def get_renderable(self) -> SegmentLines:
         """Return the last lines of the content, few enough for a terminal that becomes smaller."""
         lines = self.console.render_lines(self.content(), pad=False)
-        self.lines = lines[-(self.console.height // 2) :]
+        self.lines = lines[-max(1, self.console.height // 2) :]
         return SegmentLines(self.lines, new_lines=True)
 
     def start(self, refresh: bool = False) -> None:

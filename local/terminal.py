@@ -26,15 +26,16 @@ class Activity(LastLines):
 
     def rows(self) -> Text:
         """Return a line for each thing that is being done, or for the one that always is."""
-        now = time.monotonic()
-        doing = list(self.doing.values()) or [self.otherwise]
-        return Text("\n").join(self.row(line, int(now - since)) for line, since in doing)
+        return Text("\n").join(
+            self.row(line, time.monotonic() - begun)
+            for line, begun in list(self.doing.values()) or [self.otherwise]
+        )
 
-    def row(self, line: str, seconds: int) -> Text:
-        """Return a line of text that fits on a line of the terminal."""
-        shown = Text(f"{SPINNER[int(time.monotonic() * 10) % len(SPINNER)]} {line}")
-        took = f" {seconds // 60}:{seconds % 60:02}"
-        shown.truncate(self.console.width - len(took), overflow="ellipsis")
+    def row(self, line: str, seconds: float) -> Text:
+        """Return a line that fits into the terminal."""
+        shown = Text(f"{SPINNER[int(seconds * 10) % len(SPINNER)]} {line}")
+        took = f" {seconds // 60:.0f}:{seconds % 60 // 1:02.0f}"
+        shown.truncate(max(0, self.console.width - len(took)), overflow="ellipsis")
         return shown.append(took, "dim")
 
 
@@ -57,7 +58,8 @@ def show_run(out: Console, err: Console, events: Iterable[JSONObject]) -> str | 
             elif kind == "output_text.delta" and (text := delta_text(event)):
                 if not answer.begun:
                     moving.stop()
-                    err.print("\n" if out.is_terminal else "", end="")
+                    if out.is_terminal and err.is_terminal:
+                        err.print()
                 answer.add(text)
             elif kind in ("completed", "incomplete") and answer.begun:
                 if kind == "incomplete":

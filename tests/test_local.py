@@ -28,7 +28,7 @@ STAND_INS = {
     "FLWR_WEB_FETCH_ENDPOINT": "stand-in fetch",
 }
 STAND_IN = local.STAND_IN
-CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
+CTRL_C, CTRL_D = "\x03", "\x04"
 STOPPED = threading.Event()
 
 
@@ -95,7 +95,10 @@ def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
         terminal.type("/nex\r")
         terminal.wait_for("There is no command /nex")
         terminal.wait_for_prompt()
-        terminal.type(f"/new\r{UP}{UP}{UP}\r")
+        terminal.type("/new\r")
+        terminal.wait_for("What was said before is left out")
+        terminal.wait_for_prompt()
+        terminal.type("first\r")
         terminal.wait_for("so this is question 1.")
         terminal.wait_for_prompt()
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import PipeInput, create_pipe_input
+from rich.cells import cell_len
 from rich.console import Console
 
 from local import prompt
@@ -220,7 +221,7 @@ def test_standard_output_and_standard_error_are_terminals_or_files_on_their_own(
     assert screen.text() == "✓ web_search: query a"
     screen, file = Screen(), StringIO()
     assert show_run(console_on(screen), console_on(file), events) is None
-    assert file.getvalue() == "✓ web_search: query a\n\n"
+    assert file.getvalue() == "✓ web_search: query a\n"
     assert screen.text() == "An answer."
 
 
@@ -256,6 +257,20 @@ def test_a_terminal_that_is_not_to_be_drawn_on_gets_running_text(
         "\n**Words** that go on and on beyond the \nborder, and more.\n\n- item one\n"
         "✓ web_search: query a\n- two\n"
     )
+
+
+@pytest.mark.parametrize("columns", [10, 11, 12, 13, 14])
+def test_running_text_breaks_its_lines_between_words(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = "five words of running text 联邦 学习 and an address: https://a.example"
+    screen, out, err = consoles(columns)
+    assert show_run(out, err, [*map(delta, text), END]) is None
+    assert screen.getvalue().split() == text.split()
+    rows = screen.text().strip("\n").split("\n")
+    assert all(row == row.strip() for row in rows)
+    assert max(map(cell_len, rows)) <= columns
 
 
 # --- Markdown
