@@ -110,8 +110,8 @@ class DrawnAnswer(Answer):
 
     def __init__(self, out: Console, err: Console) -> None:
         super().__init__(out, err)
-        # The text from its last block on, and how many pieces of it are printed.
-        self.rest = ("", 0)
+        # The text that isn't printed, and the place and number of the piece that it begins with.
+        self.rest: tuple[str, int, int | None] = ("", 0, None)
         self.printed = False
         self.draft = LastLines(out, self.draft_lines)
 
@@ -119,26 +119,27 @@ class DrawnAnswer(Answer):
         """Show more of the answer."""
         self.begun = True
         self.draft.start()
-        before, count = self.rest
-        self.rest = (before + text, count)
+        before, place, number = self.rest
+        self.rest = (before + text, place, number)
         # What begins in a line is known when the line is whole.
         if "\n" in text:
             self.print_ended()
 
     def print_ended(self) -> None:
         """Print the pieces that have ended."""
-        text, count = self.rest
-        known = pieces(text[: text.rindex("\n") + 1])
-        if ended := known[count:-1]:
+        text, place, number = self.rest
+        known = pieces(text[: text.rindex("\n") + 1], place, number)
+        if ended := known[:-1]:
             last = known[-1]
-            self.rest = ("\n".join(text.split("\n")[last.first_line :]), last.place)
+            rest = text.split("\n")[last.first_line :]
+            self.rest = ("\n".join(rest), last.place, last.number)
             self.print(ended)
 
     def end(self) -> None:
         """Print what is left of the answer."""
-        text, count = self.rest
-        self.rest = ("", 0)
-        self.print(pieces(text)[count:])
+        last = pieces(*self.rest)
+        self.rest = ("", 0, None)
+        self.print(last)
         self.draft.stop()
 
     def print(self, ended: list["Piece"]) -> None:
@@ -153,8 +154,7 @@ class DrawnAnswer(Answer):
 
     def draft_lines(self) -> SegmentLines:
         """Return the lines of what hasn't ended."""
-        text, count = self.rest
-        return SegmentLines(self.lines(pieces(text)[count:]), new_lines=True)
+        return SegmentLines(self.lines(pieces(*self.rest)), new_lines=True)
 
     def lines(self, shown: list["Piece"]) -> list[Line]:
         """Return the lines of pieces, with blank ones between blocks."""
@@ -167,32 +167,35 @@ class DrawnAnswer(Answer):
 
 
 class Piece(NamedTuple):
-    """What ends as one: a block, or an item of a list that is one."""
+    """What ends as one: an item at a place in a list, with its number, or another block."""
 
     tokens: list[Token]
     first_line: int
-    place: int
+    place: int = 0
+    number: int | None = None
 
 
-def pieces(text: str) -> list[Piece]:
-    """Return the pieces of a text, each with its block's first line and its place in the block."""
-    return [
-        Piece(tokens, block[0].map[0] if block[0].map else 0, place)
-        for block in balanced(PARSER.parse(text))
-        for place, tokens in enumerate(items(block))
-    ]
+def pieces(text: str, place: int = 0, number: int | None = None) -> list[Piece]:
+    """Return the pieces of a text; the first has this place and number if it is an item."""
+    found = []
+    for block in balanced(PARSER.parse(text)):
+        if block[0].type in ("bullet_list_open", "ordered_list_open"):
+            if number is None:
+                number = int(block[0].attrs.get("start", 1))
+            for n, item in enumerate(balanced(block[1:-1])):
+                # A list of its own.
+                opening = block[0].copy(attrs={"start": number + n})
+                tokens = [opening, *item, block[-1]]
+                found.append(Piece(tokens, first_line(item), place + n, number + n))
+        else:
+            found.append(Piece(block, first_line(block)))
+        place, number = 0, None
+    return found
 
 
-def items(block: list[Token]) -> list[list[Token]]:
-    """Return each item of a list as a list of its own, and any other block as it is."""
-    first, inner, last = block[0], block[1:-1], block[-1]
-    if first.type not in ("bullet_list_open", "ordered_list_open"):
-        return [block]
-    number = int(first.attrs.get("start", 1))
-    return [
-        [first.copy(attrs={"start": number + place}), *item, last]
-        for place, item in enumerate(balanced(inner))
-    ]
+def first_line(tokens: list[Token]) -> int:
+    """Return the number of the line in which tokens begin."""
+    return tokens[0].map[0] if tokens[0].map else 0
 
 
 def balanced(tokens: list[Token]) -> list[list[Token]]:

@@ -41,7 +41,7 @@ It **trains** models where the data lives [What is it?](https://federated.exampl
    - a nested one
 
 9. nine
-10. ten
+1. ten
 
 ```python
 def f(x: int) -> int:
