@@ -132,21 +132,23 @@ def listens(port: int) -> bool:
 
 def converse(out: Console, err: Console, link: SuperLink, config: UserConfig) -> None:
     """Answer the questions that are typed, in one run series, until one leaves."""
-    session = prompt_session()
     run: Run | None = None
-    while (text := typed(session)) not in (None, "/quit", "/exit"):
-        if text == "/new":
-            run = None
-            err.print("What was said before is left out from now on.")
-        elif text == "/help":
-            err.print(HELP)
-        elif is_command(text):
-            err.print(f"There is no command {one_line(text)}: /help shows those that there are.")
-        elif text:
-            # Ctrl-C before the run has started keeps the conversation too.
-            with suppress(KeyboardInterrupt):
-                run = follow_up(link, {**config, "agent.input": text}, run)
-                ask(out, err, link, run)
+    with prompt_session() as session:
+        while (text := typed(session)) not in (None, "/quit", "/exit"):
+            if text == "/new":
+                run = None
+                err.print("What was said before is left out from now on.")
+            elif text == "/help":
+                err.print(HELP)
+            elif is_command(text):
+                err.print(
+                    f"There is no command {one_line(text)}: /help shows those that there are."
+                )
+            elif text:
+                # Ctrl-C before the run has started keeps the conversation too.
+                with suppress(KeyboardInterrupt):
+                    run = follow_up(link, {**config, "agent.input": text}, run)
+                    ask(out, err, link, run)
 
 
 def follow_up(link: SuperLink, config: UserConfig, before: Run | None) -> Run:

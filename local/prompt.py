@@ -9,10 +9,13 @@ from contextlib import contextmanager
 
 import typer
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import create_app_session
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
+from prompt_toolkit.output.plain_text import PlainTextOutput
+from prompt_toolkit.utils import is_dumb_terminal
 from rich.console import Console
 
 MAX_PIPED_BYTES = 1_000_000
@@ -55,9 +58,9 @@ def piped_text(err: Console) -> str:
     return data.decode(errors="replace").strip("\n")
 
 
-def prompt_session() -> PromptSession[str]:
-    """Return a prompt that remembers what was typed; it leaves standard output to the answers."""
-    only_stdout = sys.stdout.isatty() and not sys.stderr.isatty()
+@contextmanager
+def prompt_session() -> Iterator[PromptSession[str]]:
+    """Give a prompt that remembers what was typed; it leaves standard output to the answers."""
     keys = KeyBindings()
 
     @keys.add("enter", filter=has_focus(DEFAULT_BUFFER))
@@ -68,13 +71,12 @@ def prompt_session() -> PromptSession[str]:
     def begin_a_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
-    return PromptSession(
-        "\n> ",
-        multiline=True,
-        key_bindings=keys,
-        enable_suspend=True,
-        output=create_output(sys.stdout if only_stdout else sys.stderr),
-    )
+    only_stdout = sys.stdout.isatty() and not sys.stderr.isatty()
+    stream = sys.stdout if only_stdout else sys.stderr
+    output = PlainTextOutput(stream) if is_dumb_terminal() else create_output(stream)
+    # A prompt with an output of its own would draw on a dumb terminal too.
+    with create_app_session(output=output):
+        yield PromptSession("\n> ", multiline=True, key_bindings=keys, enable_suspend=True)
 
 
 def typed(session: PromptSession[str]) -> str | None:

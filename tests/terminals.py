@@ -68,6 +68,7 @@ class Command:
         self.screen = Screen(columns, lines)
         # The terminal's answer to the question where its cursor is.
         self.screen.screen.write_process_input = self.process.send  # type: ignore[method-assign]
+        self.written = b""
         self.bytes = pyte.ByteStream(self.screen.screen)
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -76,11 +77,14 @@ class Command:
         while not condition():
             assert time.monotonic() < deadline, f"in {seconds} s only:\n{self.screen.text()}"
             try:
-                self.bytes.feed(self.process.read_nonblocking(4096, timeout=0.1))
+                piece = self.process.read_nonblocking(4096, timeout=0.1)
             except pexpect.TIMEOUT:
                 continue
             except pexpect.EOF:
                 assert condition(), f"it has ended:\n{self.screen.text()}"
+                return
+            self.written += piece
+            self.bytes.feed(piece)
 
     def wait_for(self, text: str) -> None:
         """Return when a text is shown."""

@@ -29,6 +29,7 @@ from local.superlink import CHECKOUT
 from local.terminal import show_run
 from tests.terminals import Command, Screen
 
+CTRL_D = "\x04"
 END = {"type": "response.completed"}
 
 MARKDOWN = """\
@@ -594,9 +595,9 @@ def keys() -> Iterator[PipeInput]:
 def test_the_keys_of_the_prompt_do_what_help_says(
     pressed: str, texts: list[str | None], keys: PipeInput
 ) -> None:
-    session = prompt_session()
     keys.send_bytes(pressed.encode(errors="surrogateescape"))
-    assert [typed(session) for _ in texts] == texts
+    with prompt_session() as session:
+        assert [typed(session) for _ in texts] == texts
 
 
 @pytest.mark.parametrize("text", ["/foo", "/", "/new what?", "/etc is what?", "/no\nwhat?"])
@@ -687,6 +688,16 @@ def test_a_conversation_shows_its_answers_under_its_questions() -> None:
         "\n> /foo\nThere is no command /foo: /help shows those that there are.\n"
         "\n> /exit"
     )
+
+
+def test_a_dumb_terminal_is_asked_and_answered_in_plain_text() -> None:
+    with in_a_terminal(TERM="dumb") as terminal:
+        terminal.type("what\r")
+        terminal.wait_for("About what.")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        assert terminal.status() == 0
+    assert b"\x1b" not in terminal.written
 
 
 def test_a_superlink_that_is_gone_ends_the_conversation() -> None:
