@@ -1,17 +1,19 @@
 """The command line: one question, or a conversation in a run series."""
 
 import os
-import readline  # noqa: F401 (gives `input` its line editing)
 import sys
 from contextlib import ExitStack, suppress
 from typing import Annotated
 
+import grpc
 import typer
 from flwr.app import UserConfig
 from rich.console import Console
 
 from local.choice import chosen_services, search_of
 from local.endings import end_on_signals, one_sentence_errors
+from local.prompt import HELP, is_command, prompt_session, typed, unechoed, whole_question
+from local.screen import console_on
 from local.services import services
 from local.stand_ins import stand_in_fetch, stand_in_model
 from local.superlink import (
@@ -24,7 +26,7 @@ from local.superlink import (
     superlink,
     wait_for_end,
 )
-from local.terminal import activity, one_line, plain_console, show_run
+from local.terminal import Activity, one_line, show_run
 from research_agent.agent_app import MAX_RESEARCH_SECONDS, MAX_TOOL_TURNS, MODEL
 
 
@@ -41,8 +43,10 @@ def main(
 ) -> None:
     """Answer QUESTION from public sources, on a private SuperLink on this machine.
 
-    Without QUESTION it asks for one, and takes each further one as a follow-up: /new starts over,
-    /quit ends, Ctrl-C stops an answer.
+    Text on standard input is the question, or is added to QUESTION. Without
+    either, on a terminal, it holds a conversation, in which /help says what
+    to type. The answer alone goes to standard output, in Markdown; all else
+    goes to standard error.
 
     What isn't set up has an offline stand-in. The model is real with FLWR_MODEL_API_KEY,
     FLWR_MODEL_API_ENDPOINT, or --model and an Ollama (OLLAMA_HOST); the search with
@@ -53,39 +57,53 @@ def main(
     for name, text in (("QUESTION", question), ("--model", model)):
         if text is not None and not text.strip():
             raise typer.BadParameter("must not be blank", param_hint=name)
+    out, err = console_on(sys.stdout), console_on(sys.stderr)
+    question = whole_question(question, err)
     config: UserConfig = {
         "agent.model": model or MODEL,
         "agent.max-tool-turns": max_tool_turns,
         "agent.max-research-seconds": max_research_seconds,
     }
-    console = plain_console()
     end_on_signals()
     with one_sentence_errors(debug), ExitStack() as stack:
         endpoints, kinds = chosen_services(os.environ, model)
         search = search_of(kinds["search"])
         served = stack.enter_context(services(stand_in_model, search, stand_in_fetch))
         environment = {key: url or served[key] for key, url in endpoints.items()}
-        console.print(" · ".join(f"{name}: {kind}" for name, kind in kinds.items()), style="dim")
-        with activity(console) as moving:
-            moving.add_task("starting a SuperLink")
+        err.print(" · ".join(f"{name}: {kind}" for name, kind in kinds.items()), style="dim")
+        with Activity(err, "starting a SuperLink"):
             link = stack.enter_context(superlink(environment))
-        if question is None:
-            converse(console, link, config)
-        elif not ask(console, link, start_run(link, {**config, "agent.input": question})):
-            raise typer.Exit(1)
+        try:
+            if question is None:
+                converse(out, err, link, config)
+            elif not ask(out, err, link, start_run(link, {**config, "agent.input": question})):
+                raise typer.Exit(1)
+        except grpc.RpcError as error:
+            # Nothing starts it again.
+            reason = error.details() if isinstance(error, grpc.Call) else error
+            err.print(f"No answer: the SuperLink is gone ({one_line(str(reason))}).", style="red")
+            raise typer.Exit(1) from None
 
 
-def converse(console: Console, link: SuperLink, config: UserConfig) -> None:
-    """Ask for questions and answer them in one run series, until the end of input or /quit."""
+def converse(out: Console, err: Console, link: SuperLink, config: UserConfig) -> None:
+    """Answer the questions that are typed, in one run series, until one leaves."""
     run: Run | None = None
-    while (question := prompt()) not in (None, "/quit"):
-        if question == "/new":
-            run = None
-        elif question:
-            # Ctrl-C before the run has started keeps the conversation too.
-            with suppress(KeyboardInterrupt):
-                run = follow_up(link, {**config, "agent.input": question}, run)
-                ask(console, link, run)
+    with prompt_session() as session:
+        while (text := typed(session)) not in (None, "/quit", "/exit"):
+            if text == "/new":
+                run = None
+                err.print("What was said before is left out from now on.")
+            elif text == "/help":
+                err.print(HELP)
+            elif is_command(text):
+                err.print(
+                    f"There is no command {one_line(text)}: /help shows those that there are."
+                )
+            elif text:
+                # Ctrl-C before the run has started keeps the conversation too.
+                with suppress(KeyboardInterrupt):
+                    run = follow_up(link, {**config, "agent.input": text}, run)
+                    ask(out, err, link, run)
 
 
 def follow_up(link: SuperLink, config: UserConfig, before: Run | None) -> Run:
@@ -97,24 +115,17 @@ def follow_up(link: SuperLink, config: UserConfig, before: Run | None) -> Run:
     return start_run(link, config, before.series_id)
 
 
-def prompt() -> str | None:
-    """Return the next line of input, stripped, or None where there is none any more."""
-    try:
-        return input("\n> " if sys.stdin.isatty() else "").strip()
-    except (EOFError, KeyboardInterrupt):
-        return None
-
-
-def ask(console: Console, link: SuperLink, run: Run) -> bool:
+def ask(out: Console, err: Console, link: SuperLink, run: Run) -> bool:
     """Show a run and return whether it gives an answer. Ctrl-C stops the run."""
     try:
-        reason = show_run(console, run_events(link, run))
+        with unechoed():
+            reason = show_run(out, err, run_events(link, run))
     except KeyboardInterrupt:
         stop_run(link, run)
         reason = "stopped"
     if reason is None:
         return True
-    console.print(f"No answer: {reason or one_line(run_status(link, run)[1])}", style="red")
+    err.print(f"No answer: {reason or one_line(run_status(link, run)[1])}", style="red")
     return False
 
 

@@ -14,7 +14,8 @@ from typing import NoReturn
 
 import typer
 
-from local.terminal import one_line, plain_console
+from local.screen import console_on
+from local.terminal import one_line
 
 # Then the keeper of the SuperLink's processes has the rest to itself.
 END_SECONDS = 5
@@ -59,7 +60,7 @@ def one_sentence_errors(debug: bool) -> Iterator[None]:
             traceback.print_exc()
         known = isinstance(error, RuntimeError | OSError | ValueError)
         message = str(error) if known else f"{type(error).__name__}: {error} (--debug says where)"
-        console = plain_console(stderr=True)
+        console = console_on(sys.stderr)
         for line in message.splitlines():
             console.print(one_line(line), style="red")
         raise typer.Exit(1) from None

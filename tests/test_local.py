@@ -7,11 +7,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
-import pexpect
 import psutil
 import pytest
 import typer
@@ -21,10 +18,11 @@ from local import __main__ as local
 from local.services import JSONObject, Reply, services, text_events
 from local.stand_ins import picked_sentences, stand_in_fetch, stand_in_search
 from local.superlink import CHECKOUT
-from local.terminal import plain_console, show_run
 from tests.processes import below, still_living
 from tests.scripted import check_request
+from tests.terminals import Command
 
+CTRL_C, CTRL_D = "\x03", "\x04"
 STOPPED = threading.Event()
 
 
@@ -55,28 +53,13 @@ def model_endpoint() -> Iterator[str]:
 
 
 @contextmanager
-def in_a_terminal(*arguments: str, **environ: str) -> Iterator[Any]:
-    """Run the command in a terminal, and give what types into it and reads from it."""
-    terminal = pexpect.spawn(
-        sys.executable,
-        ["-m", "local", *arguments],
-        cwd=CHECKOUT,
-        env=os.environ | environ,
-        encoding="utf-8",
-        timeout=60,
-    )
+def in_a_terminal(*arguments: str, **environ: str) -> Iterator[Command]:
+    """Run the command in a wide terminal."""
+    command = Command("-m", "local", *arguments, columns=200, lines=50, **environ)
     try:
-        yield terminal
+        yield command
     finally:
-        terminal.close(force=True)
-
-
-def status_at_the_end(terminal: Any) -> int | None:
-    """Wait for the command to end and return its exit status, None where a signal ended it."""
-    terminal.expect(pexpect.EOF)
-    terminal.wait()
-    status: int | None = terminal.exitstatus
-    return status
+        command.process.close(force=True)
 
 
 def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
@@ -84,33 +67,38 @@ def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
 ) -> None:
     arguments = ("--max-tool-turns", "0")
     with in_a_terminal(*arguments, FLWR_MODEL_API_ENDPOINT=model_endpoint) as terminal:
-        terminal.expect_exact("starting a SuperLink")
-        terminal.expect_exact("\n> ")
-        terminal.sendline("hang")
-        terminal.expect_exact("thinking")
-        terminal.expect_exact("14, ")
-        terminal.sendintr()
-        terminal.expect_exact("No answer: stopped")
-        terminal.expect_exact("\n> ")
+        terminal.wait_for("starting a SuperLink")
+        terminal.wait_for_prompt()
+        terminal.type("hang\r")
+        terminal.wait_for("thinking")
+        terminal.wait_for("14,")
+        terminal.type(CTRL_C)
+        terminal.wait_for("No answer: stopped")
+        terminal.wait_for_prompt()
 
-        terminal.sendline("fail")
-        terminal.expect(r"No answer: The answer request failed: [^\n]* 404 [^\n]*no such model")
-        terminal.expect_exact("\n> ")
+        terminal.type("fail\r")
+        terminal.wait_for("No answer: The answer request failed: ")
+        terminal.wait_for("no such model")
+        terminal.wait_for_prompt()
 
-        terminal.sendline("next")
+        terminal.type("next\r")
         # The run that was stopped left nothing, the one that failed its question.
-        terminal.expect_exact("so this is question 2.")
-        terminal.expect_exact("\n> ")
+        terminal.wait_for("so this is question 2.")
+        terminal.wait_for_prompt()
 
-        terminal.sendline("/new")
-        terminal.expect_exact("\n> ")
-        terminal.sendline("first")
-        terminal.expect_exact("so this is question 1.")
-        terminal.expect_exact("\n> ")
+        terminal.type("/nex\r")
+        terminal.wait_for("There is no command /nex")
+        terminal.wait_for_prompt()
+        terminal.type("/new\r")
+        terminal.wait_for("What was said before is left out")
+        terminal.wait_for_prompt()
+        terminal.type("first\r")
+        terminal.wait_for("so this is question 1.")
+        terminal.wait_for_prompt()
 
-        started = below(terminal.pid)
-        terminal.sendeof()
-        assert status_at_the_end(terminal) == 0
+        started = below(terminal.process.pid)
+        terminal.type(CTRL_D)
+        assert terminal.status() == 0
         assert len(started) >= 2
         assert still_living(started) == []
 
@@ -126,10 +114,10 @@ def test_leaving_the_prompt_leaves_no_process(
     how: signal.Signals, status: int | None, tmp_path: Path
 ) -> None:
     with in_a_terminal(TMPDIR=str(tmp_path)) as terminal:
-        terminal.expect_exact("\n> ")
-        started = below(terminal.pid)
-        terminal.kill(how)
-        assert status_at_the_end(terminal) == status
+        terminal.wait_for_prompt()
+        started = below(terminal.process.pid)
+        terminal.process.kill(how)
+        assert terminal.status() == status
         # Only a command that was killed can't wait for the processes itself.
         _, left = psutil.wait_procs(started, timeout=10 if status is None else 0)
         assert still_living(left) == []
@@ -144,21 +132,23 @@ def test_a_question_without_an_answer_exits_with_1_and_the_reason(model_endpoint
         text=True,
         check=False,
         timeout=90,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 1
-    assert "No answer: The answer request failed" in done.stdout
-    assert "no such model" in done.stdout
-    assert "\x1b" not in done.stdout
+    assert done.stdout == ""
+    assert "No answer: The answer request failed" in done.stderr
+    assert "no such model" in done.stderr
+    assert "\x1b" not in done.stderr
 
 
 def test_ctrl_c_while_a_question_is_answered_leaves_no_process(model_endpoint: str) -> None:
     arguments = ("--max-tool-turns", "0", "hang")
     with in_a_terminal(*arguments, FLWR_MODEL_API_ENDPOINT=model_endpoint) as terminal:
-        terminal.expect_exact("14, ")
-        started = below(terminal.pid)
-        terminal.sendintr()
-        terminal.expect_exact("No answer: stopped")
-        assert status_at_the_end(terminal) == 1
+        terminal.wait_for("14,")
+        started = below(terminal.process.pid)
+        terminal.type(CTRL_C)
+        terminal.wait_for("No answer: stopped")
+        assert terminal.status() == 1
         assert len(started) >= 3
         assert still_living(started) == []
 
@@ -182,63 +172,6 @@ def test_arguments_that_do_not_fit_get_a_usage_error(arguments: list[str]) -> No
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert "Usage:" in result.output
-
-
-# --- The terminal
-
-
-def call(kind: str, call_id: str, **more: Any) -> JSONObject:
-    """Return an event of a search."""
-    return {
-        "type": f"response.tool_call.{kind}",
-        "tool_call_id": call_id,
-        "connector_ref": "web_search",
-        "arguments": {"query": f"query {call_id}"},
-        **more,
-    }
-
-
-EVENTS = [
-    call("started", "a"),
-    call("started", "b"),
-    call("completed", "b", output={}),
-    call("failed", "a", error={"message": "no\nreply\x1b[2J"}),
-    {"type": "response.output_text.delta", "delta": "An \x1b[31manswer,\n"},
-    {"type": "response.output_text.delta", "delta": "whole."},
-]
-
-
-def shown(events: list[JSONObject], **console: Any) -> tuple[str, str | None]:
-    """Return what a console shows of the events, and the reason for no answer."""
-    file = StringIO()
-    reason = show_run(plain_console(file=file, **console), iter(events))
-    return file.getvalue(), reason
-
-
-def test_piped_output_is_plain_and_free_of_escape_sequences() -> None:
-    text, reason = shown([*EVENTS, {"type": "response.completed"}])
-    assert reason is None
-    assert text == (
-        "✓ web_search: query b\n✗ web_search: query a: no reply[2J\nAn [31manswer,\nwhole.\n"
-    )
-
-
-def test_a_terminal_shows_what_is_being_done() -> None:
-    text, _ = shown([*EVENTS, {"type": "response.completed"}], force_terminal=True)
-    assert "web_search: query a" in text
-    assert "0:00:00" in text
-
-
-def test_an_answer_that_was_cut_is_marked() -> None:
-    text, reason = shown([*EVENTS, {"type": "response.incomplete"}])
-    assert reason is None
-    assert text.endswith("whole.\n(The model cut the answer short.)\n")
-
-
-def test_a_failure_is_told_in_one_line() -> None:
-    _, reason = shown([*EVENTS, {"type": "error", "message": "The model\nfailed."}])
-    assert reason == "The model failed."
-    assert shown(EVENTS)[1] == ""
 
 
 def test_the_stand_in_names_what_could_not_be_reached() -> None:
