@@ -5,7 +5,6 @@ import sys
 from contextlib import ExitStack, suppress
 from typing import Annotated
 
-import grpc
 import typer
 from flwr.app import UserConfig
 from rich.console import Console
@@ -48,24 +47,25 @@ def main(
     to type. The answer alone goes to standard output, in Markdown; all else
     goes to standard error.
 
-    What isn't set up has an offline stand-in. The model is real with FLWR_MODEL_API_KEY,
-    FLWR_MODEL_API_ENDPOINT, or --model and an Ollama (OLLAMA_HOST); the search with
-    BRAVE_API_KEY, TAVILY_API_KEY, EXA_API_KEY or FLWR_WEB_SEARCH_ENDPOINT, or a real model and
-    the dependency group `local`; the fetch with FLWR_WEB_FETCH_ENDPOINT, or a real search and
+    What isn't set up has an offline stand-in. The model is real with
+    FLWR_MODEL_API_KEY, FLWR_MODEL_API_ENDPOINT, or --model and an Ollama
+    (OLLAMA_HOST); the search with BRAVE_API_KEY, TAVILY_API_KEY, EXA_API_KEY
+    or FLWR_WEB_SEARCH_ENDPOINT, or a real model and the dependency group
+    `local`; the fetch with FLWR_WEB_FETCH_ENDPOINT, or a real search and
     that group.
     """
     for name, text in (("QUESTION", question), ("--model", model)):
         if text is not None and not text.strip():
             raise typer.BadParameter("must not be blank", param_hint=name)
-    out, err = console_on(sys.stdout), console_on(sys.stderr)
-    question = whole_question(question, err)
     config: UserConfig = {
         "agent.model": model or MODEL,
         "agent.max-tool-turns": max_tool_turns,
         "agent.max-research-seconds": max_research_seconds,
     }
+    out, err = console_on(sys.stdout), console_on(sys.stderr)
     end_on_signals()
     with one_sentence_errors(debug), ExitStack() as stack:
+        question = whole_question(question, err)
         endpoints, kinds = chosen_services(os.environ, model)
         search = search_of(kinds["search"])
         served = stack.enter_context(services(stand_in_model, search, stand_in_fetch))
@@ -73,16 +73,10 @@ def main(
         err.print(" · ".join(f"{name}: {kind}" for name, kind in kinds.items()), style="dim")
         with Activity(err, "starting a SuperLink"):
             link = stack.enter_context(superlink(environment))
-        try:
-            if question is None:
-                converse(out, err, link, config)
-            elif not ask(out, err, link, start_run(link, {**config, "agent.input": question})):
-                raise typer.Exit(1)
-        except grpc.RpcError as error:
-            # Nothing starts it again.
-            reason = error.details() if isinstance(error, grpc.Call) else error
-            err.print(f"No answer: the SuperLink is gone ({one_line(str(reason))}).", style="red")
-            raise typer.Exit(1) from None
+        if question is None:
+            converse(out, err, link, config)
+        elif not ask(out, err, link, start_run(link, {**config, "agent.input": question})):
+            raise typer.Exit(1)
 
 
 def converse(out: Console, err: Console, link: SuperLink, config: UserConfig) -> None:

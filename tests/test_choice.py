@@ -1,5 +1,6 @@
 """Which services are real, and the search that needs no key."""
 
+import sys
 import threading
 import time
 
@@ -136,15 +137,16 @@ def test_a_named_model_is_asked_for_on_ollama(
         requests.append(request)
         return text_events(["Ollama ", "says so."])
 
+    monkeypatch.setattr(sys, "stdin", None)
     for key in choice.MODEL_KEYS:
         monkeypatch.delenv(key, raising=False)
     with services(ollama, stand_in_search, stand_in_fetch) as environment:
         address = environment[MODEL].removesuffix("/v1/responses")
         monkeypatch.setenv("OLLAMA_HOST", address)
         local.main("Who says so?", model="llama3.2", max_tool_turns=0)
-    shown = capsys.readouterr().out
-    assert f"model: llama3.2 on Ollama at {address}" in shown
-    assert "Ollama says so.\n" in shown
+    shown = capsys.readouterr()
+    assert f"model: llama3.2 on Ollama at {address}" in shown.err
+    assert shown.out == "Ollama says so.\n"
     assert [request["model"] for request in requests] == ["llama3.2"]
 
 

@@ -21,6 +21,7 @@ from local.stand_ins import stand_in_fetch, stand_in_search
 from local.superlink import CHECKOUT, free_ports, run_events, start_run, superlink
 from tests.conftest import Bench
 from tests.processes import below, still_living
+from tests.terminals import Command
 
 NO_RESEARCH = {"agent.max-tool-turns": 0}
 
@@ -146,14 +147,16 @@ def test_the_command_tells_a_failure_in_one_sentence() -> None:
         [sys.executable, "-m", "local", "Why?"],
         cwd=CHECKOUT,
         env=os.environ | {"ALL_PROXY": "socks5://127.0.0.1:1080"},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
     )
     assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "ALL_PROXY" in done.stderr
+    services, reason = done.stderr.splitlines()
+    assert services.startswith("model: ")
+    assert "ALL_PROXY" in reason
 
 
 @pytest.mark.parametrize("arguments", [["Why?"], ["--debug", "Why?"]])
@@ -166,6 +169,7 @@ def test_an_unexpected_error_shows_no_key(
 
     monkeypatch.setenv("FLWR_MODEL_API_KEY", "SECRET-KEY")
     monkeypatch.setattr(local, "superlink", fails)
+    monkeypatch.setattr(local, "whole_question", lambda question, _err: question)
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(local.main)
     result = CliRunner().invoke(app, arguments)
@@ -179,96 +183,87 @@ def test_an_unexpected_error_shows_no_key(
 
 
 @contextmanager
-def running_command(folder: Path, when: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the command with its temporary files in a folder, up to a moment."""
+def hanging_model() -> Iterator[str]:
+    """Give the address of a model whose answers begin and don't end."""
     end = threading.Event()
 
-    def model(request: JSONObject) -> Reply:
-        question = request["input"][-1]["content"]
-        return text_events(words(hang=question == "hang"))
-
-    def words(hang: bool) -> Iterator[str]:
+    def words() -> Iterator[str]:
         yield from (f"{n}, " for n in range(20))
-        if hang:
-            end.wait()
+        end.wait()
         yield "end"
 
-    with (
-        services(model, stand_in_search, stand_in_fetch) as addresses,
-        subprocess.Popen(
-            [sys.executable, "-m", "local", "--max-tool-turns", "0"],
-            cwd=CHECKOUT,
-            env=os.environ
-            | {"FLWR_MODEL_API_ENDPOINT": addresses["FLWR_MODEL_API_ENDPOINT"]}
-            | {"TMPDIR": str(folder)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-        ) as process,
-    ):
-        try:
-            read_until(process, b"model: ")
-            if when == "at the prompt":
-                type_line(process, b"hello")
-                read_until(process, b"end\n")
-            elif when == "in an answer":
-                type_line(process, b"hang")
-                read_until(process, b"14, ")
-            yield process
-        finally:
-            process.kill()
-            end.set()
+    with services(lambda _: text_events(words()), stand_in_search, stand_in_fetch) as addresses:
+        yield addresses["FLWR_MODEL_API_ENDPOINT"]
+        end.set()
 
 
-def type_line(process: subprocess.Popen[bytes], line: bytes) -> None:
-    """Write a line to the process's input."""
-    assert process.stdin is not None
-    process.stdin.write(line + b"\n")
-
-
-def read_until(process: subprocess.Popen[bytes], text: bytes) -> None:
-    """Read the process's output up to a text."""
-    assert process.stdout is not None
-    seen = b""
-    while text not in seen:
-        piece = process.stdout.read(1000)
-        assert piece, seen
-        seen += piece
-
-
-def close_pipe(process: subprocess.Popen[bytes]) -> None:
-    """Read no more of the process's output, as `head` does at its end."""
-    assert process.stdout is not None
-    process.stdout.close()
-
-
-def interrupt_twice(process: subprocess.Popen[bytes]) -> None:
+def interrupt_twice(terminal: Command) -> None:
     """Press Ctrl-C, and again when an answer has been stopped."""
-    assert process.stdout is not None
-    process.send_signal(signal.SIGINT)
-    while piece := process.stdout.read(1000):
-        if b"stopped" in piece:
-            process.send_signal(signal.SIGINT)
+    terminal.type("\x03")
+    if "14," in terminal.screen.text():
+        terminal.wait_for_prompt()
+        terminal.type("\x03")
 
 
-ENDS: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
-    "terminated": lambda process: process.send_signal(signal.SIGTERM),
-    "hung-up": lambda process: process.send_signal(signal.SIGHUP),
-    "killed": lambda process: process.kill(),
+ENDS: dict[str, Callable[[Command], None]] = {
+    "terminated": lambda terminal: terminal.process.kill(signal.SIGTERM),
+    "hung-up": lambda terminal: terminal.process.kill(signal.SIGHUP),
+    "killed": lambda terminal: terminal.process.kill(signal.SIGKILL),
     "interrupted-twice": interrupt_twice,
-    "without-a-reader": close_pipe,
 }
+
+
+def check_that_nothing_is_left(started: list[psutil.Process], folder: Path) -> None:
+    """Check that the processes end soon, and leave nothing in the folder of temporary files."""
+    _, left = psutil.wait_procs(started, timeout=10)
+    assert still_living(left) == []
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("when", ["while starting", "at the prompt", "in an answer"])
 @pytest.mark.parametrize("how", ENDS)
 def test_an_end_leaves_no_process_and_no_folder(when: str, how: str, tmp_path: Path) -> None:
-    with running_command(tmp_path, when) as process:
+    with hanging_model() as endpoint:
+        terminal = Command(
+            *("-m", "local", "--max-tool-turns", "0"),
+            FLWR_MODEL_API_ENDPOINT=endpoint,
+            TMPDIR=str(tmp_path),
+        )
+        try:
+            terminal.wait_for("starting a SuperLink")
+            if when != "while starting":
+                terminal.wait_for_prompt()
+            if when == "in an answer":
+                terminal.type("hang\r")
+                terminal.wait_for("14,")
+            started = [psutil.Process(terminal.process.pid), *below(terminal.process.pid)]
+            assert len(started) > 1
+            ENDS[how](terminal)
+            terminal.wait_until(lambda: terminal.process.flag_eof, seconds=10)
+        finally:
+            terminal.process.close(force=True)
+        check_that_nothing_is_left(started, tmp_path)
+
+
+@pytest.mark.parametrize("when", ["while starting", "in an answer"])
+def test_an_output_that_nobody_reads_any_more_ends_the_command(when: str, tmp_path: Path) -> None:
+    with (
+        hanging_model() as endpoint,
+        subprocess.Popen(
+            [sys.executable, "-m", "local", "--max-tool-turns", "0", "hang"],
+            cwd=CHECKOUT,
+            env=os.environ | {"FLWR_MODEL_API_ENDPOINT": endpoint, "TMPDIR": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        ) as command,
+    ):
+        assert command.stdout is not None
+        if when == "in an answer":
+            assert command.stdout.read(4)
         started: list[psutil.Process] = []
         while not started:
-            started = below(process.pid)
-        ENDS[how](process)
-        _, left = psutil.wait_procs([psutil.Process(process.pid), *started], timeout=10)
-        assert still_living(left) == []
-        assert list(tmp_path.iterdir()) == []
+            started = below(command.pid)
+        command.stdout.close()
+        check_that_nothing_is_left([psutil.Process(command.pid), *started], tmp_path)
