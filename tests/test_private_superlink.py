@@ -181,6 +181,27 @@ def test_an_unexpected_error_shows_no_key(
 
 # --- An end
 
+NEVER_ENDS = """
+from time import sleep
+from local import endings
+endings.END_SECONDS = 1
+endings.end_on_signals()
+try:
+    print("ready", flush=True)
+    sleep(60)
+finally:
+    sleep(60)
+"""
+
+
+def test_a_signal_ends_even_what_hangs_at_its_end() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NEVER_ENDS], cwd=CHECKOUT, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        read_until(process, b"ready")
+        process.terminate()
+        assert process.wait(10) == -signal.SIGALRM
+
 
 @contextmanager
 def hanging_model() -> Iterator[str]:
