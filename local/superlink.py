@@ -44,7 +44,7 @@ TASK_SECONDS = 10
 STOP_SECONDS = 5
 POLL_SECONDS = 0.05
 LOG_LINES = 10
-ROOM_BYTES = 20_000_000
+ROOM_MB = 20
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # A SuperLink that ends when this process does, as a SuperExec can by itself: also where somebody
@@ -119,8 +119,8 @@ def superlink_on(
     ):
         # Made while the SuperLink starts, it takes no time of the first run.
         bundle(CHECKOUT)
-        ready = grpc.channel_ready_future(channel)
-        wait_for(ready.done, START_SECONDS, "The SuperLink doesn't answer", keeper, log)
+        listens = partial(is_taken, ports[0])
+        wait_for(listens, START_SECONDS, "The SuperLink doesn't answer", keeper, log)
         asks = partial(asks_for_tasks, log)
         wait_for(asks, TASK_SECONDS, "The SuperExec doesn't ask for tasks", keeper, log)
         try:
@@ -178,8 +178,8 @@ def check_proxy_settings() -> None:
 def check_room() -> None:
     """Raise ``RuntimeError`` where the temporary folder has no room for a SuperLink."""
     folder = tempfile.gettempdir()
-    if shutil.disk_usage(folder).free < ROOM_BYTES:
-        raise RuntimeError(f"The temporary folder {folder} has less than {ROOM_BYTES} bytes free.")
+    if shutil.disk_usage(folder).free < ROOM_MB * 1_000_000:
+        raise RuntimeError(f"The temporary folder {folder} has less than {ROOM_MB} MB free.")
 
 
 def free_ports(count: int) -> list[int]:

@@ -58,11 +58,14 @@ class Command:
     """A command in a terminal of its own."""
 
     def __init__(self, *arguments: str, columns: int = 80, lines: int = 24, **environ: str) -> None:
+        # They would count more than the terminal's own size.
+        sizes = {"COLUMNS", "LINES"}
+        inherited = {key: value for key, value in os.environ.items() if key not in sizes}
         self.process: Any = pexpect.spawn(
             sys.executable,
             list(arguments),
             cwd=CHECKOUT,
-            env=os.environ | {"TERM": "xterm-256color"} | environ,
+            env=inherited | {"TERM": "xterm-256color"} | environ,
             dimensions=(lines, columns),
         )
         self.screen = Screen(columns, lines)
@@ -71,7 +74,7 @@ class Command:
         self.written = b""
         self.bytes = pyte.ByteStream(self.screen.screen)
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
         """Show what the command writes until a condition holds."""
         deadline = time.monotonic() + seconds
         while not condition():
