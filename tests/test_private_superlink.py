@@ -40,8 +40,9 @@ def test_each_task_is_a_fork_of_the_superexec(bench: Bench) -> None:
     forks = [fork.cmdline() for fork in superexec.children()]
     seen.set()
     bench.finish("forks", run)
-    # What claims the tasks, the app, and its model request.
-    assert forks == [superexec.cmdline()] * 3
+    # At least what claims the tasks, the app, and its model request.
+    assert len(forks) >= 3
+    assert all(fork == superexec.cmdline() for fork in forks)
 
 
 # --- A start that fails
