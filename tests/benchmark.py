@@ -9,16 +9,32 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from random import Random
 from statistics import median
+from string import ascii_lowercase
 from typing import Annotated
 
+import grpc
 import typer
+from flwr.proto.control_pb2 import StreamRunEventsRequest
 
 from local.services import JSONObject, Reply, function_call, response, services, text_events
 from local.stand_ins import stand_in_fetch, stand_in_model, stand_in_search
 from local.superlink import CHECKOUT, COMMANDS, SuperLink, run_events, start_run, superlink
-from research_agent.agent_app import conversation_messages, stored_items
+from research_agent.agent_app import (
+    MAX_EVIDENCE_CHARS,
+    MAX_OPEN_CALLS,
+    MAX_OUTPUT_CHARS,
+    answer_note,
+    call_output,
+    conversation_messages,
+    readable_output,
+    stored_items,
+)
 from tests.scripted import make_context, message
 
 CALL_SECONDS = 2.0
@@ -27,19 +43,29 @@ WORDS, WORDS_PER_SECOND = 300, 50
 STEPS = 5
 GROUP = 16
 
-AS_BUILT = "Thread(target=run, daemon=True).start()"
-ONE_AT_A_TIME = "run()"
+CALLS_OF_A_CHAT = 3
+# A chat without an answer by then counts as lost.
+CHAT_SECONDS = 400
+PAGE_CHARS = 2**20
+
+AS_BUILT = f"MAX_OPEN_CALLS = {MAX_OPEN_CALLS}"
+ONE_AT_A_TIME = "MAX_OPEN_CALLS = 1"
 
 
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 3,
     calls: Annotated[int, typer.Option(min=1, max=8, help="How many calls a turn has.")] = 4,
+    chats: Annotated[int, typer.Option(min=0, help="How many chats start at once.")] = 6,
 ) -> None:
-    """Compare runs as built with runs that make one call at a time; then read a long series."""
+    """Compare runs as built with runs that make one call at a time; then read long texts."""
     print(f"{os.cpu_count()} cores, {rounds} rounds, {calls} calls a turn, medians in seconds\n")
     measure_warmth(rounds)
     measure_runs(rounds, Services(calls))
+    if chats:
+        measure_chats(chats)
     measure_conversation()
+    measure_passages()
+    measure_note()
 
 
 # --- Warm tasks
@@ -197,6 +223,42 @@ def measure_run(link: SuperLink, app: Path, slow: Services) -> JSONObject:
     }
 
 
+# --- Chats at once
+
+
+def measure_chats(chats: int) -> None:
+    """Print how many of the chats that start at once are answered, and when the last is.
+
+    They run on the SuperExec that Flower brings along, as on a SuperLink of somebody else.
+    """
+    slow = Services(CALLS_OF_A_CHAT)
+    print(f"{chats} chats at once, two turns of {CALLS_OF_A_CHAT} calls each")
+    for name, way in (("one call at a time", ONE_AT_A_TIME), ("as built", AS_BUILT)):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            services(slow.model, slow.tool, slow.tool) as environment,
+            superlink(environment, COMMANDS) as link,
+        ):
+            app = app_copy(Path(folder), way)
+            started = time.monotonic()
+            with ThreadPoolExecutor(chats) as clients:
+                ended = list(clients.map(partial(answered_at, link), [app] * chats))
+        seconds = [end - started for end in ended if end]
+        print(f"{name:24}{len(seconds)} answered, the last after {max(seconds, default=0):.0f} s")
+    print()
+
+
+def answered_at(link: SuperLink, app: Path) -> float | None:
+    """Return when a chat's answer has ended, None where it gets none."""
+    run = start_run(link, {"agent.input": "Go", "agent.max-tool-turns": 2}, app=app)
+    request = StreamRunEventsRequest(run_id=run.run_id)
+    with suppress(grpc.RpcError):
+        for event in link.control.StreamRunEvents(request, timeout=CHAT_SECONDS):
+            if event.task_event.event == "response.completed":
+                return time.monotonic()
+    return None
+
+
 # --- Conversation
 
 
@@ -216,8 +278,73 @@ def measure_conversation() -> None:
     tracemalloc.start()
     messages = conversation_messages(context)
     peak = tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
     print(f"conversation_messages: {len(messages)} messages out of {size:.0f} MB")
     print(f"{seconds:.3f} s, {seconds / everything:.2f} of parsing every item; peak {peak:.1f} MB")
+
+
+# --- Passages
+
+
+def measure_passages() -> None:
+    """Print what a page of 1 MiB takes, of the slowest kinds, and eight of the slowest at once."""
+    chance = Random(0)
+    different = "".join(chance.choices(ascii_lowercase + "     ", k=PAGE_CHARS))
+    han, hangul, arabic = (
+        "".join(map(chr, chance.choices(range(*script), k=PAGE_CHARS)))
+        for script in ((0x4E00, 0xA000), (0xAC00, 0xD7A4), (0x0620, 0x064B))
+    )
+    pages = {
+        "a million times the same": ("word " * PAGE_CHARS)[:PAGE_CHARS],
+        "different words": different,
+        "one line without spaces": different.replace(" ", "x"),
+        "Chinese": han,
+        "Korean": hangul,
+        "Arabic": arabic,
+    }
+    asked = "\n".join(
+        ["What is the population of Zürich?", *[f"https://a.example/{different}"] * 8]
+    )
+    work = {
+        name: partial(readable_output, {"content": page}, asked, MAX_OUTPUT_CHARS)
+        for name, page in pages.items()
+    }
+    print("\nreadable_output of 1 MiB")
+    for name, take in work.items():
+        seconds = timed(take)
+        tracemalloc.start()
+        take()
+        peak = tracemalloc.get_traced_memory()[1] / 1e6
+        tracemalloc.stop()
+        print(f"{name:24}{seconds:6.3f} s, peak {peak:.1f} MB")
+    slowest = max(work.values(), key=timed)
+    started = time.monotonic()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: slowest(), range(8)))
+    print(f"eight of the slowest at once: {time.monotonic() - started:.2f} s")
+
+
+# --- Note
+
+
+def measure_note() -> None:
+    """Print what the note of an answer with 40 links takes, by what fills the evidence."""
+    answer = " ".join(f"[a](https://page{n}.example/unknown)" for n in range(40))
+    fillings = {
+        "prose": "word " * MAX_EVIDENCE_CHARS,
+        "links": "".join(f"https://page{n % 40}.example/{n}\n" for n in range(MAX_EVIDENCE_CHARS)),
+        "short links": "//A.b " * MAX_EVIDENCE_CHARS,
+        "one endless link": "https://page1.example/" + "a" * MAX_EVIDENCE_CHARS,
+        "brackets": "[(" * MAX_EVIDENCE_CHARS,
+        "escapes": r"\u4e2d%41&amp;" * MAX_EVIDENCE_CHARS,
+    }
+    starts = range(0, MAX_EVIDENCE_CHARS, MAX_OUTPUT_CHARS)
+    print(f"\nanswer_note: 40 links, {MAX_EVIDENCE_CHARS:,} characters of evidence")
+    for name, filling in fillings.items():
+        outputs = (filling[start : start + MAX_OUTPUT_CHARS] for start in starts)
+        evidence = [call_output({"call_id": "c"}, output) for output in outputs]
+        seconds = timed(partial(answer_note, answer, [], evidence, []))
+        print(f"{name:24}{seconds:.3f} s")
 
 
 def timed(work: Callable[[], object]) -> float:
