@@ -13,10 +13,13 @@ from flwr.supercore.task_process.connector.registry import get_connector_tools
 
 from local.services import JSONObject, assistant_message, response
 from research_agent.agent_app import (
+    MAX_EVIDENCE_CHARS,
+    MAX_ITEM_CHARS,
     MAX_OUTPUT_CHARS,
     NOTE_OPENING,
     main,
     message_text,
+    size,
     stored_items,
 )
 
@@ -151,6 +154,9 @@ def without_note(text: str) -> str:
 def check_request(request: JSONObject) -> None:
     """Check what holds for every model request of every run."""
     items = request["input"]
+    last_question = max(n for n, item in enumerate(items) if item.get("role") == "user")
+    assert size(items[last_question + 1 :]) <= MAX_EVIDENCE_CHARS
+    assert_clean(request)
     open_calls: list[str] = []
     closed_calls: list[str] = []
     for item, follower in zip(items, [*items[1:], None], strict=True):
@@ -163,20 +169,28 @@ def check_request(request: JSONObject) -> None:
                 assert follower["type"] in ("reasoning", "function_call", "message")
                 assert follower.get("role") != "user"
             case "function_call":
-                assert isinstance(item["call_id"], str)
-                assert item["call_id"].strip()
+                assert re.fullmatch("[!-~]{1,64}", item["call_id"])
                 assert item["call_id"] not in open_calls + closed_calls
                 assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", item["name"])
                 assert isinstance(json.loads(item["arguments"]), dict)
+                assert len(item["arguments"]) <= MAX_ITEM_CHARS
                 open_calls.append(item["call_id"])
             case "function_call_output":
                 open_calls.remove(item["call_id"])
                 closed_calls.append(item["call_id"])
                 assert isinstance(item["output"], str)
                 assert len(item["output"]) <= MAX_OUTPUT_CHARS
-                assert "\0" not in item["output"]
-                item["output"].encode()
             case other:
                 raise AssertionError(f"an item of type {other}")
     assert open_calls == []
     assert ("tool_choice" in request) == ("tools" in request)
+
+
+def assert_clean(value: object) -> None:
+    """Check that no text of a JSON value has NUL or a lone surrogate."""
+    if isinstance(value, str):
+        assert "\0" not in value
+        value.encode()
+    elif isinstance(value, (dict, list)):
+        for held in [*value, *(value.values() if isinstance(value, dict) else [])]:
+            assert_clean(held)

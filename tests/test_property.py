@@ -50,12 +50,17 @@ CONNECTOR_ERRORS = MODEL_ERRORS | st.sampled_from(
     [KeyError("arguments"), AttributeError("get"), RecursionError(), RuntimeError("429 too many")]
 )
 
-ARGUMENTS = st.sampled_from(['{"query": "q"}', '{"url": "https://a.example"}']) | ANY_TEXT
+LONG_TEXT = st.builds(str.__mul__, ANY_TEXT, st.sampled_from([1, 100, 10_000]))
+ARGUMENTS = (
+    st.sampled_from(['{"query": "q"}', '{"url": "https://a.example"}'])
+    | LONG_TEXT
+    | st.builds(lambda text: json.dumps({"query": text}), LONG_TEXT)
+)
 CALL = st.fixed_dictionaries(
     {"type": st.just("function_call")},
     optional={
         "name": st.sampled_from(TOOL_REFS) | ANY_JSON,
-        "call_id": st.sampled_from(["a", "b"]) | ANY_JSON,
+        "call_id": st.sampled_from(["a", "b", "c" * 65]) | ANY_JSON,
         "arguments": ARGUMENTS | ANY_JSON,
         "id": ANY_JSON,
     },
@@ -63,7 +68,11 @@ CALL = st.fixed_dictionaries(
 REASONING = st.fixed_dictionaries({"type": st.just("reasoning")}, optional={"id": ANY_TEXT})
 PART = st.fixed_dictionaries(
     {"type": st.sampled_from(["output_text", "refusal", "text"])},
-    optional={"text": ANY_TEXT | ANY_JSON, "refusal": ANY_TEXT},
+    optional={"text": LONG_TEXT | ANY_JSON, "refusal": ANY_TEXT},
+)
+PHASE = st.sampled_from(["commentary", "final_answer"]) | ANY_JSON
+DRAFT = st.fixed_dictionaries(
+    {"type": st.just("message"), "role": st.just("assistant"), "content": st.lists(PART)}
 )
 MESSAGE_OF_TEXT = st.fixed_dictionaries(
     {
@@ -78,9 +87,10 @@ MESSAGE = st.fixed_dictionaries(
     optional={
         "role": st.sampled_from(["assistant", "user", "system"]) | ANY_JSON,
         "content": st.lists(PART, max_size=2) | ANY_JSON,
+        "phase": PHASE,
     },
 )
-OUTPUT = st.lists(CALL | CALL | REASONING | MESSAGE | ANY_JSON, max_size=12)
+OUTPUT = st.lists(CALL | CALL | REASONING | DRAFT | MESSAGE | ANY_JSON, max_size=12)
 REPLY = st.fixed_dictionaries(
     {"object": st.just("response")},
     optional={
@@ -147,15 +157,27 @@ def test_every_run_gives_one_answer_or_fails_with_a_message(
 
 
 ANSWER_RESPONSE = st.fixed_dictionaries(
-    {}, optional={"output": st.lists(MESSAGE_OF_TEXT, max_size=2) | STRICT_JSON}
+    {},
+    optional={
+        "output": st.lists(MESSAGE_OF_TEXT, max_size=2) | STRICT_JSON,
+        "status": st.sampled_from(["completed", "incomplete", "failed", "cancelled"]) | STRICT_JSON,
+        "error": st.none() | st.fixed_dictionaries({"message": ANY_TEXT}),
+    },
+)
+ADDED_MESSAGE = st.fixed_dictionaries(
+    {"type": st.just("message")},
+    optional={"id": ANY_TEXT, "phase": st.sampled_from(["commentary", "final_answer"])},
 )
 EVENT = st.fixed_dictionaries(
     {
         "type": st.sampled_from(
-            [*END_TYPES, TEXT_DELTA, TEXT_DELTA, REFUSAL_DELTA, "response.created"]
+            [*END_TYPES, TEXT_DELTA, TEXT_DELTA, REFUSAL_DELTA, "response.output_item.added"]
         )
     },
     optional={
+        "output_index": st.integers(0, 2) | STRICT_JSON,
+        "item_id": ANY_TEXT,
+        "item": ADDED_MESSAGE | STRICT_JSON,
         "delta": ANY_TEXT | STRICT_JSON,
         "response": ANSWER_RESPONSE | STRICT_JSON,
         "message": ANY_TEXT | STRICT_JSON,
