@@ -24,11 +24,14 @@ def services(model: Behaviour, search: Behaviour, fetch: Behaviour) -> Iterator[
 
         protocol_version = "HTTP/1.1"
 
+        def handle(self) -> None:
+            # A client that has seen enough, or is stopped, hangs up.
+            with suppress(ConnectionError):
+                super().handle()
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            # A client that has seen enough hangs up in the middle of a stream.
-            with suppress(ConnectionError):
-                self.send(behaviours[self.path](json.loads(body)))
+            self.send(behaviours[self.path](json.loads(body)))
 
         def send(self, reply: Reply) -> None:
             status, content = reply if isinstance(reply, tuple) else (200, reply)
