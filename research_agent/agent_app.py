@@ -157,20 +157,7 @@ class ModelError(RuntimeError):
 # --- Configuration
 
 
-def read_config(config: UserConfig) -> tuple[str, str, int, int]:
-    """Return the run's question, model, tool turns and research seconds.
-
-    Raises ``ValueError`` where one of them isn't what it may be.
-    """
-    return (
-        text_setting(config, "agent.input", ""),
-        text_setting(config, "agent.model", MODEL),
-        whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10),
-        whole_number(config, "agent.max-research-seconds", MAX_RESEARCH_SECONDS, 1, 3600),
-    )
-
-
-def text_setting(config: UserConfig, key: str, default: str) -> str:
+def text_setting(config: UserConfig, key: str, default: str = "") -> str:
     value = config.get(key, default)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{key} must be a text that isn't blank; it was {value!r}.")
@@ -185,7 +172,6 @@ def whole_number(config: UserConfig, key: str, default: int, least: int, most: i
 
 
 def require_flower(agent: AgentSession) -> None:
-    """Raise ``RuntimeError`` on a host that has no way to ask a model."""
     if not runtime_url() and not hasattr(agent, "responses"):
         raise RuntimeError(
             "This app needs Flower 1.35 or newer, with the Runtime's Open Responses endpoint or "
@@ -201,30 +187,21 @@ def message_text(content: object) -> str:
 
     Raises ``TypeError`` for any other shape, so that history is never sent incomplete in silence.
     """
-    text = content_text(content)
-    if text is None:
-        raise TypeError(
-            "The content of a message in the run series must be text, or a list of text and "
-            f"refusal parts; it was {str(content)[:200]!r}."
-        )
-    return text
-
-
-def content_text(content: object) -> str | None:
-    """Return a content's text, or None where it is neither text nor text and refusal parts."""
-    if not isinstance(content, list):
-        return content if isinstance(content, str) else None
-    parts = [part if isinstance(part, dict) else {} for part in content]
-    held = [text if isinstance(text := p.get("text"), str) else p.get("refusal") for p in parts]
-    texts = [text for text in held if isinstance(text, str)]
-    return "\n".join(texts) if len(texts) == len(parts) else None
+    texts = []
+    for part in content if isinstance(content, list) else [{"text": content}]:
+        held = part if isinstance(part, dict) else {}
+        text = held["text"] if isinstance(held.get("text"), str) else held.get("refusal")
+        if not isinstance(text, str):
+            raise TypeError(
+                "The content of a message in the run series must be text, or a list of text and "
+                f"refusal parts; it was {str(content)[:200]!r}."
+            )
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def conversation_messages(context: Context) -> list[JSONObject]:
-    """Return the user and assistant messages that the run series holds, in order.
-
-    Each is ``{"type": "message", "role", "content": text}``.
-    """
+    """Return the user and assistant messages that the run series holds, in order."""
     return [
         message(item["role"], text)
         # Tool output fills megabytes: only items that hold this word are worth parsing.
@@ -269,14 +246,13 @@ def stored_items(context: Context) -> list[str]:
 
 
 def store_item(context: Context, item: JSONObject) -> None:
-    """Append an item to the run series, in the form that the Runtime stores."""
     with locked(context):
         items = [*stored_items(context), json.dumps(item, separators=(",", ":"))]
         context.state["items"] = ConfigRecord({"json": items})
 
 
 def locked(context: Context) -> AbstractContextManager[object]:
-    """Return the lock of a Context, which has none from Flower 1.37 on."""
+    # A Context has no lock from Flower 1.37 on.
     return context.locked() if hasattr(context, "locked") else nullcontext()
 
 
@@ -301,9 +277,12 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     return change(value) if isinstance(value, str) else value
 
 
+def cut_mark(text: str) -> str:
+    return f"\n[cut: the whole has {len(text)} characters]"
+
+
 def cut(text: str, limit: int) -> str:
-    """Return the text within the limit; where it is cut, a mark tells the length of the whole."""
-    mark = f"\n[cut: the whole has {len(text)} characters]"
+    mark = cut_mark(text)
     return text if len(text) <= limit else text[: limit - len(mark)] + mark
 
 
@@ -315,9 +294,13 @@ def without_secrets(text: str) -> str:
 
 
 def error_text(exc: BaseException) -> str:
-    """Return what an exception says, cut and without the secret parts of addresses."""
     says = str(exc) if isinstance(exc, (RuntimeError, ValueError)) else ""
     return cut(without_secrets(clean(says or repr(exc))), MAX_ERROR_CHARS)
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON text in which every script stands as itself."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def json_value(text: object) -> object:
@@ -514,6 +497,14 @@ def refuses_tools(run: Run, exc: Exception) -> bool:
     return not any(map(is_call, run.input)) and bool(NO_TOOL_CALLS.search(str(exc)))
 
 
+def model_text(item: JSONObject) -> str:
+    """Return what a message of the model says; any other item says nothing."""
+    try:
+        return message_text(item.get("content")) if item.get("type") == "message" else ""
+    except TypeError:
+        return ""
+
+
 def output_items(response: object) -> list[JSONObject]:
     """Return the items of a reply's output; what isn't an item counts as absent."""
     output = response.get("output") if isinstance(response, dict) else None
@@ -650,7 +641,7 @@ def call_output(tool_call: JSONObject, output: str) -> JSONObject:
 
 def connector_error_output(tool_call: JSONObject, exc: BaseException) -> JSONObject:
     """Return the output of a call that failed: the JSON text of ``{"error": text}``."""
-    return call_output(tool_call, json.dumps({"error": error_text(exc)}, ensure_ascii=False))
+    return call_output(tool_call, json_text({"error": error_text(exc)}))
 
 
 def is_error_output(output: object) -> bool:
@@ -663,7 +654,7 @@ def readable_output(output: object, asked: str, limit: int) -> str:
 
     What needs no repair goes on to the letter. Raises ``ValueError`` for what is no page.
     """
-    given = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    given = output if isinstance(output, str) else json_text(output)
     value = json_value(given)
     readable = with_texts(value, repaired)
     page = readable.get("content") if isinstance(readable, dict) else readable
@@ -672,7 +663,7 @@ def readable_output(output: object, asked: str, limit: int) -> str:
     if value is given:
         given = readable
     elif readable != value or JSON_ESCAPE.search(given):
-        given = json.dumps(readable, ensure_ascii=False)
+        given = json_text(readable)
     return fitted(given, asked, limit)
 
 
@@ -719,7 +710,7 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
     `[...]` stands where something is left out.
     """
     parts = PASSAGE.findall(text)
-    mark = f"\n[cut: the whole has {len(text)} characters]"
+    mark = cut_mark(text)
     room = limit - size(LEFT_OUT + mark)
     starts = accumulate(map(len, parts), initial=0)
     # Where passages fit alike, the sort keeps their order, so that the beginning comes first.
@@ -771,11 +762,6 @@ def pieces(text: str) -> set[str]:
     """Return the pieces of a text's words, whatever their case and accents."""
     plain = ACCENT.sub("", unicodedata.normalize("NFD", text.casefold()))
     return set(PIECE.findall(unicodedata.normalize("NFC", plain)))
-
-
-def json_text(value: object) -> str:
-    """Return a value as JSON text in which every script stands as itself."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def json_size(text: str) -> int:
@@ -883,8 +869,8 @@ def read_turn(
 
 def sendable_draft(item: JSONObject) -> JSONObject | None:
     """Return an assistant's message that says something, cut if need be; None for other items."""
-    text = content_text(item.get("content")) or ""
-    if item.get("type") != "message" or item.get("role") != "assistant" or not text.strip():
+    text = model_text(item)
+    if item.get("role") != "assistant" or not text.strip():
         return None
     return (
         item if size([item]) <= MAX_ITEM_CHARS else message("assistant", cut(text, MAX_ITEM_CHARS))
@@ -1022,8 +1008,8 @@ def drawable_events(events: Iterator[JSONObject]) -> Iterator[JSONObject]:
 
 def answer_text(items: list[JSONObject]) -> str:
     """Return the text and the refusals of the messages among output items, without commentary."""
-    messages = (i for i in items if i.get("type") == "message" and i.get("phase") != "commentary")
-    return "\n\n".join(filter(None, (content_text(said.get("content")) for said in messages)))
+    shown = (item for item in items if item.get("phase") != "commentary")
+    return "\n\n".join(filter(None, map(model_text, shown)))
 
 
 def answer(run: Run, publish: Callable[[JSONObject], None]) -> None:
@@ -1122,12 +1108,16 @@ def publisher(agent: AgentSession) -> Iterator[Callable[[JSONObject], None]]:
 def main(agent: AgentSession, context: Context) -> None:
     """Answer the run's question from public sources, or fail the run with one sentence."""
     with publisher(agent) as publish:
-        question, model, max_turns, max_seconds = read_config(context.run_config)
+        config = context.run_config
+        question = text_setting(config, "agent.input")
+        model = text_setting(config, "agent.model", MODEL)
+        turns = whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10)
+        seconds = whole_number(config, "agent.max-research-seconds", MAX_RESEARCH_SECONDS, 1, 3600)
         require_flower(agent)
         # From Flower 1.38 on a chat's question is no part of the run configuration.
         prompt = getattr(agent, "prompt", None)
         messages = with_question(context, prompt if isinstance(prompt, str) else question)
         recent = recent_messages(messages, MAX_HISTORY_CHARS)
-        run = Run(agent, context, model, time.monotonic() + max_seconds, messages, recent)
-        research(run, max_turns)
+        run = Run(agent, context, model, time.monotonic() + seconds, messages, recent)
+        research(run, turns)
         answer(run, publish)
