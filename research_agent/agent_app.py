@@ -81,12 +81,8 @@ MAX_NOTE_LINK_CHARS = 500
 TEXT_DELTA, REFUSAL_DELTA = "response.output_text.delta", "response.refusal.delta"
 COMPLETED, INCOMPLETE = "response.completed", "response.incomplete"
 
-# How Flower 1.35.0 passes on what a provider refused: with the status and the reply in a message.
-PROVIDER_ERROR = re.compile(r"Model provider request failed: (?:(\d{3}) )?(.*)", re.DOTALL)
-NO_TOOL_CALLS = re.compile(r"\btools?\b|function.?call", re.IGNORECASE)
 TOO_SOON = re.compile(r"\D*\b429\b|.*(too many requests|rate.?limit)", re.IGNORECASE | re.DOTALL)
 HTML = re.compile(r"<(!doctype|html|head|body)\b", re.IGNORECASE)
-HTML_TITLE = re.compile(r"<title[^<>]*>([^<]*)", re.IGNORECASE)
 HTML_MARKUP = re.compile(
     r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL
 )
@@ -133,10 +129,15 @@ app = AgentApp()
 
 @dataclass
 class Run:
-    """What a run has in hand; the input of its requests holds recent messages and evidence."""
+    """What a run has in hand.
+
+    The input of its requests holds the recent of its messages and the evidence, both cut where the
+    model takes no more; `shown` is the text of the answer as far as it has come.
+    """
 
     agent: AgentSession
     context: Context
+    publish: Callable[[JSONObject], None]
     model: str
     deadline: float
     messages: list[JSONObject]
@@ -144,14 +145,13 @@ class Run:
     lightened: bool = False
     evidence: list[JSONObject] = field(default_factory=list)
     shortfalls: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
 
 
 class ModelError(RuntimeError):
     """A failed model request; `refused` where its provider will never take it as it is."""
 
-    def __init__(self, reason: str, refused: bool = False) -> None:
-        super().__init__(reason)
-        self.refused = refused
+    refused = False
 
 
 # --- Configuration
@@ -346,7 +346,7 @@ def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONO
     request = {"model": run.model, "input": run.input, **fields}
     if not runtime_url():
         response = private_response(run.agent, run.context, request)
-        yield {"type": COMPLETED, "response": response}
+        yield checked({"type": COMPLETED, "response": response})
         return
     headers = {
         "Authorization": f"Bearer {os.environ['FLWR_RUNTIME_API_KEY']}",
@@ -355,33 +355,32 @@ def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONO
     post = Request(f"{runtime_url()}/responses", json.dumps(request).encode(), headers)
     try:
         with urlopen(post, timeout=seconds) as reply:
-            if not request["stream"]:
-                yield {"type": COMPLETED, "response": json.load(reply)}
-                return
-            for line in reply:
+            for line in reply if request["stream"] else [reply.read()]:
                 event = json_value(line.removeprefix(b"data:").decode(errors="replace"))
+                if not request["stream"]:
+                    event = {"type": COMPLETED, "response": event}
                 if isinstance(event, dict):
-                    yield event
+                    yield checked(event)
     except HTTPError as exc:
         raise failure(json_value(exc.read().decode(errors="replace")), exc.code) from exc
     except (HTTPException, OSError, ValueError) as exc:
         raise ModelError(error_text(exc)) from exc
 
 
-def ended(event: JSONObject) -> JSONObject:
-    """Return the event that ends a reply, with the type that the status of its response calls for.
+def checked(event: JSONObject) -> JSONObject:
+    """Return an event; one that ends a reply has the type that the status of its response says.
 
-    Raises ``ModelError`` where the response has failed: providers send it in any event.
+    Raises ``ModelError`` where the reply has failed: providers say so in any event.
     """
-    response = event.get("response")
-    if not isinstance(response, dict):
-        return event
+    kind, response = event.get("type"), event.get("response")
+    response = response if isinstance(response, dict) else {}
     status = response.get("status")
-    if status in ("failed", "cancelled") or response.get("error"):
-        raise failure(response)
-    return (
-        {**event, "type": f"response.{status}"} if status in ("completed", "incomplete") else event
-    )
+    failed = status in ("failed", "cancelled") or response.get("error")
+    if failed or kind in ("error", "response.failed") or (not kind and "error" in event):
+        raise failure(event)
+    if kind in (COMPLETED, INCOMPLETE) and status in ("completed", "incomplete"):
+        return {**event, "type": f"response.{status}"}
+    return event
 
 
 def failure(said: object, status: int = 0) -> ModelError:
@@ -389,12 +388,20 @@ def failure(said: object, status: int = 0) -> ModelError:
 
     Its reason is short: the provider's own message, or the title of its page, and the status.
     """
-    text, code = failure_message(said)
-    if provider := PROVIDER_ERROR.fullmatch(text):
-        return failure(json_value(provider[2]), int(provider[1] or 0))
-    status = code or status
+    if isinstance(said, dict):
+        response = said.get("response")
+        inner = said.get("error") or (isinstance(response, dict) and response.get("error"))
+        if inner and isinstance(inner, str | dict):
+            return failure(inner, status)
+        if re.fullmatch("[45][0-9]{2}", str(said.get("code"))):
+            status = int(said["code"])
+        said = said.get("message", said.get("detail"))
+    text = said if isinstance(said, str) else ""
+    # Flower 1.35.0 passes on what a provider refused with the status and the reply in a message.
+    if told := re.fullmatch(r"Model provider request failed: (?:(\d{3}) )?(.*)", text, re.DOTALL):
+        return failure(json_value(told[2]), int(told[1] or 0))
     if page := HTML.search(text):
-        title = HTML_TITLE.search(text)
+        title = re.search(r"<title[^<>]*>([^<]*)", text, re.IGNORECASE)
         text = text[: page.start()] + (title[1] if title else "")
     text = " ".join(clean(text).split())
     if len(text) > MAX_REASON_CHARS:
@@ -402,23 +409,9 @@ def failure(said: object, status: int = 0) -> ModelError:
     if status >= 400 and str(status) not in text:
         named = f"{status} {responses.get(status, '')}".strip()
         text = f"{text} ({named})" if text else named
-    refused = 400 <= status < 500 and status not in (408, 429)
-    return ModelError(text or "The model provider gave no reason.", refused)
-
-
-def failure_message(said: object) -> tuple[str, int]:
-    """Return the message and the HTTP status that a failed response or event gives, 0 for none.
-
-    They are looked for where Flower 1.35.0's chat looks for the message.
-    """
-    response = said.get("response") if isinstance(said, dict) else None
-    nested = response.get("error") if isinstance(response, dict) else None
-    for holder in (said.get("error"), nested, said) if isinstance(said, dict) else (said,):
-        error = holder if isinstance(holder, dict) else {"message": holder}
-        text, code = error.get("message", error.get("detail")), str(error.get("code"))
-        if isinstance(text, str) and text.strip():
-            return text, int(code) if re.fullmatch("[45][0-9]{2}", code) else 0
-    return "", 0
+    error = ModelError(text or "The model provider gave no reason.")
+    error.refused = 400 <= status < 500 and status not in (408, 429)
+    return error
 
 
 def ask(
@@ -452,23 +445,28 @@ def ask(
         time.sleep(RETRY_PAUSE_SECONDS)
 
 
+def refuses_tools(run: Run, exc: Exception) -> bool:
+    """Return whether a request failed because its model can't call tools."""
+    about_tools = re.search(r"\btools?\b|function.?call", str(exc), re.IGNORECASE)
+    return bool(about_tools) and not any(map(is_call, run.input))
+
+
 def lighter_input(items: list[JSONObject], refused: bool) -> list[JSONObject] | None:
     """Return the input with which a failed request is tried again, or None where nothing changes.
 
     Only what was refused is cut, and only where nothing else is left that providers refuse.
     """
-    plain = plain_input(items)
-    if plain != items or not refused:
-        return plain if plain != items else None
-    evidence = evidence_of(items)
-    messages = items[: len(items) - len(evidence)]
-    room = sum(len(earlier["content"]) for earlier in messages[:-1]) // 4
-    cut_items = recent_messages(messages, room)
-    for item in evidence:
-        if len(output := item.get("output", "")) > MAX_REASON_CHARS:
-            item = {**item, "output": fitted(output, messages[-1]["content"], len(output) // 4)}
-        cut_items.append(item)
-    return cut_items if cut_items != items else None
+    lighter = plain_input(items)
+    if lighter == items and refused:
+        asked = max(n for n, item in enumerate(items) if item.get("role") == "user")
+        question = items[asked]["content"]
+        room = sum(len(earlier["content"]) for earlier in items[:asked]) // 4
+        lighter = recent_messages(items[: asked + 1], room)
+        for item in items[asked + 1 :]:
+            if len(output := item.get("output", "")) > MAX_REASON_CHARS:
+                item = {**item, "output": fitted(output, question, len(output) // 4)}
+            lighter.append(item)
+    return lighter if lighter != items else None
 
 
 def plain_input(items: list[JSONObject]) -> list[JSONObject]:
@@ -484,17 +482,6 @@ def plain_input(items: list[JSONObject]) -> list[JSONObject]:
         elif item["type"] != "reasoning":
             plain.append({key: value for key, value in item.items() if key != "id"})
     return plain
-
-
-def evidence_of(items: list[JSONObject]) -> list[JSONObject]:
-    """Return what an input holds after the user's last message."""
-    last = max(place for place, item in enumerate(items) if item.get("role") == "user")
-    return items[last + 1 :]
-
-
-def refuses_tools(run: Run, exc: Exception) -> bool:
-    """Return whether a request failed because its model can't call tools."""
-    return not any(map(is_call, run.input)) and bool(NO_TOOL_CALLS.search(str(exc)))
 
 
 def model_text(item: JSONObject) -> str:
@@ -834,7 +821,7 @@ def research(run: Run, max_turns: int) -> None:
 def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
     """Return the response to a private planning request, or raise ``ModelError``."""
     [event] = model_events(run, max(1.0, seconds_left(run)), fields)
-    response = ended(event)["response"]
+    response = event["response"]
     if not isinstance(response, dict):
         raise ModelError(f"The reply must be a response object; it was {str(response)[:200]!r}.")
     return cast(JSONObject, with_texts(response, clean))
@@ -964,105 +951,86 @@ def spelt_alike(text: str) -> str:
 # --- Answer
 
 
-def drawable_events(events: Iterator[JSONObject]) -> Iterator[JSONObject]:
-    """Yield an answer's events as a chat client can draw them, its end included.
-
-    Text comes in text deltas alone, without commentary, with a blank line between messages. Raises
-    ``ModelError`` where the answer failed.
-    """
-    phases: dict[str, object] = {}
-    drawn_place, has_text = "", False
-    for event in events:
-        kind, item, delta = event.get("type"), event.get("item"), event.get("delta")
-        if kind in (COMPLETED, INCOMPLETE):
-            end = ended(event)
-            text = clean(answer_text(output_items(end.get("response"))))
-            if text.strip() and not has_text:
-                yield {"type": TEXT_DELTA, "delta": text}
-            yield end
-            return
-        if kind in ("error", "response.failed") or (not kind and "error" in event):
-            raise failure(event)
-        # Some providers number the messages of a reply, some name them, some do neither.
-        place = str(event.get("output_index", event.get("item_id")))
-        if (
-            kind == "response.output_item.added"
-            and isinstance(item, dict)
-            and item.get("type") == "message"
-        ):
-            phases |= {place: item.get("phase"), str(item.get("id")): item.get("phase")}
-            drawn_place = ""
-        if not isinstance(kind, str) or not kind or phases.get(place) == "commentary":
-            continue
-        if kind.endswith(".delta") and not isinstance(delta, str):
-            continue
-        if kind in (TEXT_DELTA, REFUSAL_DELTA):
-            text = clean(str(delta))
-            if has_text and place != drawn_place:
-                text = f"\n\n{text}"
-            # A refusal is an answer too, but Flower's chat draws no refusal events.
-            event = {**event, "type": TEXT_DELTA, "delta": text}
-            drawn_place, has_text = place, has_text or bool(text.strip())
-        yield event
-
-
-def answer_text(items: list[JSONObject]) -> str:
-    """Return the text and the refusals of the messages among output items, without commentary."""
-    shown = (item for item in items if item.get("phase") != "commentary")
-    return "\n\n".join(filter(None, map(model_text, shown)))
-
-
-def answer(run: Run, publish: Callable[[JSONObject], None]) -> None:
+def answer(run: Run) -> None:
     """Show the answer as it comes, store it in the run series and publish its end.
 
     Raises where there is no whole answer, and stores nothing then. The request isn't tried again
     once text of the answer has been shown.
     """
-    shown: list[str] = []
-    instructions = ANSWER_INSTRUCTIONS.format(today=datetime.now(UTC).date())
-    fields = {"instructions": instructions, "stream": True}
-
-    def show(text: str, event: JSONObject | None = None) -> None:
-        print(text, end="", flush=True)
-        shown.append(text)
-        publish({**(event or {}), "type": TEXT_DELTA, "delta": text})
-
-    def attempt() -> JSONObject:
-        for event in drawable_events(model_events(run, MODEL_REPLY_SECONDS, fields)):
-            if event["type"] in (COMPLETED, INCOMPLETE):
-                return event
-            if event["type"] == TEXT_DELTA:
-                show(event["delta"], event)
-            else:
-                publish(event)
-        raise ModelError("The stream ended in the middle of the answer.")
-
     try:
-        end = ask(run, "The answer request", attempt, lambda: not "".join(shown).strip())
-        text, response = "".join(shown), end.get("response")
-        if not text.strip() and not runtime_url() and not output_items(response):
-            # Such a host shows the answer by itself.
-            return
-        if not text.strip():
+        end = ask(run, "The answer request", lambda: show_answer(run), lambda: not has_shown(run))
+        response = end.get("response")
+        if not has_shown(run):
+            if not runtime_url() and not output_items(response):
+                # Such a host shows the answer by itself.
+                return
             raise RuntimeError("The model gave no answer: neither text nor a refusal.")
         if end["type"] == INCOMPLETE:
             run.shortfalls.append("The model cut the answer short.")
-        if note := answer_note(text, run.messages, run.evidence, run.shortfalls):
-            show(note)
+        if note := answer_note("".join(run.shown), run.messages, run.evidence, run.shortfalls):
+            show(run, note)
     finally:
-        if shown:
+        if run.shown:
             log("")
     item = {
         "type": "message",
         "role": "assistant",
         "status": end["type"].removeprefix("response."),
-        "content": [{"type": "output_text", "text": "".join(shown), "annotations": []}],
+        "content": [{"type": "output_text", "text": "".join(run.shown), "annotations": []}],
     }
     store_item(run.context, item)
     if isinstance(response, dict) and output_items(response):
         # A client may replace the text that it has drawn by that of the last event.
         end = {**end, "response": {**response, "output": [item]}}
-    publish(end)
+    run.publish(end)
+
+
+def show_answer(run: Run) -> JSONObject:
+    """Show an answer's text as it comes, pass its other events on, and return its end.
+
+    Messages are shown with a blank line between them, and commentary isn't.
+    """
+    instructions = ANSWER_INSTRUCTIONS.format(today=datetime.now(UTC).date())
+    fields = {"instructions": instructions, "stream": True}
+    phase: object = None
+    place: object = ""
+    for event in model_events(run, MODEL_REPLY_SECONDS, fields):
+        kind, item, delta = event.get("type"), event.get("item"), event.get("delta")
+        if kind in (COMPLETED, INCOMPLETE):
+            items = output_items(event.get("response"))
+            texts = [model_text(said) for said in items if said.get("phase") != "commentary"]
+            text = clean("\n\n".join(filter(None, texts)))
+            if text.strip() and not has_shown(run):
+                show(run, text)
+            return event
+        # A message begins where the provider says so, or where it counts on.
+        if kind == "response.output_item.added" and isinstance(item, dict):
+            phase = item.get("phase")
+            place = "" if item.get("type") == "message" else place
+        if not isinstance(kind, str) or not kind or phase == "commentary":
+            continue
+        if kind.endswith(".delta") and not isinstance(delta, str):
+            continue
+        if kind in (TEXT_DELTA, REFUSAL_DELTA):
+            text = clean(str(delta))
+            if has_shown(run) and place != event.get("output_index"):
+                text = f"\n\n{text}"
+            place = event.get("output_index")
+            show(run, text, event)
+        else:
+            run.publish(event)
+    raise ModelError("The stream ended in the middle of the answer.")
+
+
+def has_shown(run: Run) -> bool:
+    return any(map(str.strip, run.shown))
+
+
+def show(run: Run, text: str, event: JSONObject | None = None) -> None:
+    # A refusal is an answer too, but Flower's chat draws no refusal events.
+    print(text, end="", flush=True)
+    run.shown.append(text)
+    run.publish({**(event or {}), "type": TEXT_DELTA, "delta": text})
 
 
 @contextmanager
@@ -1086,8 +1054,8 @@ def publisher(agent: AgentSession) -> Iterator[Callable[[JSONObject], None]]:
             failed = True
             log(f"Chat clients see no more of this run: {error_text(exc)}")
         now = time.monotonic()
-        queue_sent_at = now + EVENT_QUEUE / EVENTS_PER_SECOND
-        all_sent_at = min(max(all_sent_at, now) + 1 / EVENTS_PER_SECOND, queue_sent_at)
+        all_sent_at = max(all_sent_at, now) + 1 / EVENTS_PER_SECOND
+        all_sent_at = min(all_sent_at, now + EVENT_QUEUE / EVENTS_PER_SECOND)
 
     try:
         yield publish
@@ -1118,6 +1086,6 @@ def main(agent: AgentSession, context: Context) -> None:
         prompt = getattr(agent, "prompt", None)
         messages = with_question(context, prompt if isinstance(prompt, str) else question)
         recent = recent_messages(messages, MAX_HISTORY_CHARS)
-        run = Run(agent, context, model, time.monotonic() + seconds, messages, recent)
+        run = Run(agent, context, publish, model, time.monotonic() + seconds, messages, recent)
         research(run, turns)
-        answer(run, publish)
+        answer(run)
