@@ -16,14 +16,13 @@ import unicodedata
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import HTTPException, responses
 from importlib.metadata import version
 from itertools import accumulate, chain
-from threading import Lock, Thread
+from threading import Lock, Semaphore, Thread
 from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.parse import unquote, unquote_to_bytes
@@ -81,45 +80,6 @@ MAX_NOTE_LINK_CHARS = 500
 TEXT_DELTA, REFUSAL_DELTA = "response.output_text.delta", "response.refusal.delta"
 COMPLETED, INCOMPLETE = "response.completed", "response.incomplete"
 
-TOO_SOON = re.compile(r"\D*\b429\b|.*(too many requests|rate.?limit)", re.IGNORECASE | re.DOTALL)
-HTML = re.compile(r"<(!doctype|html|head|body)\b", re.IGNORECASE)
-HTML_MARKUP = re.compile(
-    r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL
-)
-NEEDS_JAVASCRIPT = re.compile(
-    r"(enable|activ(ate|er|ez|ar)|aktivieren|habilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
-    r"|(requires|needs|without|turn on) javascript|turn javascript on"
-    r"|javascript (is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
-    re.IGNORECASE,
-)
-# A passage ends with a paragraph, else a sentence, else a line, else a word: first come the ends of
-# sentences in Latin, Cyrillic and Arabic script, then the Chinese and Japanese ones.
-PASSAGE = re.compile(
-    r".{200,390}\n\s{0,9}\n|.{200,398}(?:[.!?\u061f]\s|[\u3002\uff01\uff1f])"
-    r"|.{200,399}\n|.{1,399}\s|.{1,400}",
-    re.DOTALL,
-)
-LEFT_OUT = "\n[...]\n"
-# The pieces by which passages are compared overlap: two characters of Chinese, Japanese or Korean,
-# four of another word, a short word itself.
-PIECE = re.compile(r"(?=([\u3040-\ud7a3]{2}|\w{4}|\b\w{1,3}\b))\w")
-ACCENT = re.compile("[\u0300-\u036f\u064b-\u0652]")
-# What the bytes of a PDF or an image become when they are read as text.
-UNREADABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
-# `web_fetch` of Flower 1.35.0 reads as Latin-1 what names no charset in its HTTP header.
-LATIN_1 = re.compile("[\x80-\xff]")
-UTF_8 = re.compile("[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
-JSON_ESCAPE = re.compile(r"(?<!\\)(\\\\)*\\u")
-
-# Where an address of an answer begins, and what ends one without brackets around it: quotes, `|`,
-# `*`, a long dash, Chinese and Japanese punctuation. In a source it begins and ends with less.
-ADDRESS_START = r"(?:https?://(?=[^\W_]|\[)|(?<![a-z0-9_./@-])www\.(?=[^\W_]))"
-BARE_STOPS = r'<>"`|*\xab\xbb\u2014\u2018-\u206f\u3000-\u303f\uff00-\uff65'
-ESCAPE = re.compile(r"\\(?=[^\w\s]|_)")
-SOURCE_START = re.compile(
-    r"(?:(?:https?:)?//|(?<![a-z0-9@./=&?%-])(?=[a-z0-9-]++\.\w))(?:www\.(?=\w))?", re.I
-)
-SOURCE_END = re.compile(r"(?!(?:[-.~:@=+%?/_(]|&(?!\w+;))*+[^\W_])")
 
 JSONObject = dict[str, Any]
 RATE_PAUSE = Lock()
@@ -383,6 +343,9 @@ def checked(event: JSONObject) -> JSONObject:
     return event
 
 
+HTML = re.compile(r"<(!doctype|html|head|body)\b", re.IGNORECASE)
+
+
 def failure(said: object, status: int = 0) -> ModelError:
     """Return the error of a request that failed with this reply and, if known, this HTTP status.
 
@@ -505,42 +468,31 @@ def is_call(item: JSONObject) -> bool:
     return item.get("type") == "function_call"
 
 
-def call_problem(place: int, call: JSONObject, names: list[str]) -> str:
-    """Return why a call can't be run, by its place in the turn; blank where it can."""
-    name, arguments = call.get("name"), arguments_text(call)
-    if place >= MAX_CALLS_PER_TURN:
-        return f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
-    if name not in names:
-        return f"There is no tool {str(name)[:200]!r}; the tools are {', '.join(names)}."
-    if not isinstance(json_value(arguments), dict):
-        return f"The arguments must be a JSON object; they were {arguments[:200]!r}."
-    if len(arguments) > MAX_ITEM_CHARS:
-        return f"The arguments may have at most {MAX_ITEM_CHARS} characters."
-    return ""
+def checked_call(
+    call: JSONObject, place: int, names: list[str], ids: set[str]
+) -> tuple[JSONObject, str]:
+    """Return a call as providers take it back, and why it can't be run; blank where it can.
 
-
-def arguments_text(call: JSONObject) -> str:
-    """Return the arguments of a call as text, also where a provider gives the object itself."""
-    arguments = call.get("arguments")
-    return json_text(arguments) if isinstance(arguments, dict) else str(arguments)
-
-
-def sendable_call(call: JSONObject, ids: set[str]) -> JSONObject:
-    """Return a call as providers take it back, and add its `call_id` to the run's ids.
-
-    Its id is unique and short, its name plain and its arguments are the text of a JSON object: for
-    less, providers refuse the whole request.
+    Its `call_id` is short and none of `ids`, its name plain and its arguments are the text of a
+    JSON object: for less, providers refuse the whole request.
     """
-    call_id, arguments = call.get("call_id"), arguments_text(call)
-    sent = {**call, "name": re.sub("[^a-zA-Z0-9_-]", "_", str(call.get("name")))[:64] or "_"}
-    own = isinstance(call_id, str) and re.fullmatch("[!-~]{1,64}", call_id)
-    if not own or call_id in ids:
+    name, call_id, arguments = call.get("name"), call.get("call_id"), call.get("arguments")
+    # Some providers give the object itself.
+    text = json_text(arguments) if isinstance(arguments, dict) else str(arguments)
+    problem = ""
+    if not isinstance(json_value(text), dict):
+        text, problem = "{}", f"The arguments must be a JSON object; they were {text[:200]!r}."
+    elif len(text) > MAX_ITEM_CHARS:
+        text, problem = "{}", f"The arguments may have at most {MAX_ITEM_CHARS} characters."
+    if name not in names:
+        problem = f"There is no tool {str(name)[:200]!r}; the tools are {', '.join(names)}."
+    if place >= MAX_CALLS_PER_TURN:
+        problem = f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
+    sent = {**call, "name": re.sub("[^a-zA-Z0-9_-]", "_", str(name))[:64] or "_", "arguments": text}
+    if not isinstance(call_id, str) or not re.fullmatch("[!-~]{1,64}", call_id) or call_id in ids:
         sent["call_id"] = f"call_{uuid.uuid4().hex}"
         sent.pop("id", None)
-    usable = isinstance(json_value(arguments), dict) and len(arguments) <= MAX_ITEM_CHARS
-    sent["arguments"] = arguments if usable else "{}"
-    ids.add(sent["call_id"])
-    return sent
+    return sent, problem
 
 
 def run_calls(
@@ -550,43 +502,38 @@ def run_calls(
 
     A few run at the same time. A call without a reply at the run's deadline counts as failed.
     """
-    futures: dict[str, Future[str]] = {}
-    for call in (call for call, problem in calls if not problem):
-        still_open = [future for future in futures.values() if not future.done()]
-        if len(still_open) >= MAX_OPEN_CALLS:
-            wait(still_open, seconds_left(run), FIRST_COMPLETED)
-        if seconds_left(run):
-            futures[call["call_id"]] = start_call(run, call, asked, limit)
-    wait(futures.values(), seconds_left(run))
-    return [ended_call(call, problem, futures.get(call["call_id"])) for call, problem in calls]
+    late = RuntimeError("There was no reply within the time that the run has for research.")
+    results: list[str | Exception] = [ValueError(why) if why else late for _, why in calls]
+    slots, threads = Semaphore(MAX_OPEN_CALLS), []
 
-
-def start_call(run: Run, call: JSONObject, asked: str, limit: int) -> Future[str]:
-    """Run a call in a thread of its own and return the future of its readable output.
-
-    The thread is a daemon: a call that never returns doesn't hold back the end of the process.
-    """
-    log(call_line(call))
-    future: Future[str] = Future()
-
-    def work() -> None:
+    def work(place: int, call: JSONObject) -> None:
         try:
-            future.set_result(readable_output(connector_output(run, call), asked, limit))
+            results[place] = readable_output(connector_output(run, call), asked, limit)
         # A connector raises whatever its service, its transport or the Runtime does.
         except Exception as exc:  # noqa: BLE001
-            future.set_exception(exc)
+            results[place] = exc
+        finally:
+            slots.release()
 
-    Thread(target=work, daemon=True).start()
-    return future
+    for place, (call, problem) in enumerate(calls):
+        if not problem and seconds_left(run) and slots.acquire(timeout=seconds_left(run)):
+            log(call_line(call))
+            # A daemon that never returns doesn't hold back the end of the process.
+            threads.append(Thread(target=work, args=(place, call), daemon=True))
+            threads[-1].start()
+    for thread in threads:
+        thread.join(seconds_left(run))
+    return [output_of_call(call, result) for (call, _), result in zip(calls, results, strict=True)]
 
 
 def connector_output(run: Run, call: JSONObject) -> object:
     """Return what a connector gives; a call that came too soon is run once more after a pause."""
     try:
         return run.agent.connectors.call(call)["output"]
-    # As in `start_call`.
+    # As in `run_calls`.
     except Exception as exc:
-        if not TOO_SOON.match(str(exc)[:MAX_REASON_CHARS]):
+        too_soon = r"\D*\b429\b|.*(too many requests|rate.?limit)"
+        if not re.match(too_soon, str(exc)[:MAX_REASON_CHARS], re.IGNORECASE | re.DOTALL):
             raise
         # One after another: together they would be too many again.
         with RATE_PAUSE:
@@ -596,17 +543,11 @@ def connector_output(run: Run, call: JSONObject) -> object:
             return run.agent.connectors.call(call)["output"]
 
 
-def ended_call(call: JSONObject, problem: str, future: Future[str] | None) -> JSONObject:
-    """Return the output of a call: what it gave, or what went wrong."""
-    exc: BaseException | None
-    if problem:
-        exc = ValueError(problem)
-    elif future is None or not future.done():
-        exc = RuntimeError("There was no reply within the time that the run has for research.")
-    elif (exc := future.exception()) is None:
-        return call_output(call, future.result())
-    log(f"{call_line(call)} failed: {error_text(exc)}")
-    return connector_error_output(call, exc)
+def output_of_call(call: JSONObject, result: str | Exception) -> JSONObject:
+    if isinstance(result, str):
+        return call_output(call, result)
+    log(f"{call_line(call)} failed: {error_text(result)}")
+    return connector_error_output(call, result)
 
 
 def call_line(call: JSONObject) -> str:
@@ -616,10 +557,8 @@ def call_line(call: JSONObject) -> str:
 
 
 def call_words(call: JSONObject) -> list[str]:
-    """Return what a call asks for: the values of its arguments."""
-    return [
-        unquote(str(value)) for value in cast(JSONObject, json_value(call["arguments"])).values()
-    ]
+    arguments = cast(JSONObject, json_value(call["arguments"]))
+    return [unquote(str(value)) for value in arguments.values()]
 
 
 def call_output(tool_call: JSONObject, output: str) -> JSONObject:
@@ -649,24 +588,40 @@ def readable_output(output: object, asked: str, limit: int) -> str:
         require_page(page)
     if value is given:
         given = readable
-    elif readable != value or JSON_ESCAPE.search(given):
+    # Other scripts stand in it as themselves.
+    elif readable != value or re.search(r"(?<!\\)(\\\\)*\\u", given):
         given = json_text(readable)
     return fitted(given, asked, limit)
 
 
 def repaired(text: str) -> str:
     """Return a text clean, and as UTF-8 where it was read as Latin-1."""
-    sequences = UTF_8.findall(text)
-    if sequences and 2 * sum(map(len, sequences)) >= len(LATIN_1.findall(text)):
-        text = UTF_8.sub(lambda found: found[0].encode("latin-1").decode(errors="ignore"), text)
+    # `web_fetch` of Flower 1.35.0 reads so what names no charset in its HTTP header.
+    utf_8 = "[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
+    sequences = re.findall(utf_8, text)
+    if sequences and 2 * len("".join(sequences)) >= len(re.findall("[\x80-\xff]", text)):
+        text = re.sub(utf_8, lambda found: found[0].encode("latin-1").decode(errors="ignore"), text)
         # What remains of sequences that lost a byte on the way.
         text = re.sub("[\x80-\x9f]", "", text)
     return clean(text)
 
 
+HTML_MARKUP = re.compile(
+    r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL
+)
+NEEDS_JAVASCRIPT = re.compile(
+    r"(enable|activ(ate|er|ez|ar)|aktivieren|habilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
+    r"|(requires|needs|without|turn on) javascript|turn javascript on"
+    r"|javascript (is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
+    re.IGNORECASE,
+)
+
+
 def require_page(page: str) -> None:
     """Raise ``ValueError``, with advice to the model, where a text is no page."""
-    if page.lstrip().startswith("%PDF-") or len(UNREADABLE.findall(page)) * 10 > len(page):
+    # What the bytes of a PDF or an image become when they are read as text.
+    unreadable = re.findall("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]", page)
+    if page.lstrip().startswith("%PDF-") or len(unreadable) * 10 > len(page):
         raise ValueError(
             "This is a PDF, an image or another binary, not text. Look for the same as a web page "
             "(for arXiv, /abs/ or /html/ in place of /pdf/)."
@@ -676,6 +631,21 @@ def require_page(page: str) -> None:
     is_shell = len(visible) < 500 and NEEDS_JAVASCRIPT.search(visible)
     if is_shell or not visible.strip():
         raise ValueError("This page has no readable text without JavaScript. Look elsewhere.")
+
+
+# --- Long pages
+
+# A passage ends with a paragraph, else a sentence, else a line, else a word: first come the ends of
+# sentences in Latin, Cyrillic and Arabic script, then the Chinese and Japanese ones.
+PASSAGE = re.compile(
+    r".{200,390}\n\s{0,9}\n|.{200,398}(?:[.!?\u061f]\s|[\u3002\uff01\uff1f])"
+    r"|.{200,399}\n|.{1,399}\s|.{1,400}",
+    re.DOTALL,
+)
+LEFT_OUT = "\n[...]\n"
+# The pieces by which passages are compared overlap: two characters of Chinese, Japanese or Korean,
+# four of another word, a short word itself.
+PIECE = re.compile(r"(?=([\u3040-\ud7a3]{2}|\w{4}|\b\w{1,3}\b))\w")
 
 
 def fitted(output: str, asked: str, limit: int) -> str:
@@ -699,14 +669,11 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
     parts = PASSAGE.findall(text)
     mark = cut_mark(text)
     room = limit - size(LEFT_OUT + mark)
-    starts = accumulate(map(len, parts), initial=0)
+    starts, fits = list(accumulate(map(len, parts), initial=0)), fitness(parts, asked)
     # Where passages fit alike, the sort keeps their order, so that the beginning comes first.
-    ranks = [
-        (start > limit // 8, -fit)
-        for start, fit in zip(starts, fitness(parts, asked), strict=False)
-    ]
+    ranked = sorted(range(len(parts)), key=lambda n: (starts[n] > limit // 8, -fits[n]))
     kept = {-1, len(parts)}
-    for place in sorted(range(len(parts)), key=ranks.__getitem__):
+    for place in ranked:
         gaps = 1 - (place - 1 in kept) - (place + 1 in kept)
         room -= size(parts[place]) + gaps * size(LEFT_OUT)
         if room < 0:
@@ -739,15 +706,15 @@ def fitness(parts: list[str], asked: str) -> list[float]:
     own = [
         max((weight(line & held) / scale for line, scale in scales), default=0.0) for held in shared
     ]
-    return [
-        fit + (before + after) / 2
-        for before, fit, after in zip([0.0, *own], own, [*own[1:], 0.0], strict=False)
-    ]
+    padded = [0.0, *own, 0.0]
+    return [fit + (padded[n] + padded[n + 2]) / 2 for n, fit in enumerate(own)]
 
 
 def pieces(text: str) -> set[str]:
     """Return the pieces of a text's words, whatever their case and accents."""
-    plain = ACCENT.sub("", unicodedata.normalize("NFD", text.casefold()))
+    plain = re.sub(
+        "[\u0300-\u036f\u064b-\u0652]", "", unicodedata.normalize("NFD", text.casefold())
+    )
     return set(PIECE.findall(unicodedata.normalize("NFC", plain)))
 
 
@@ -771,51 +738,58 @@ def fall_short(run: Run, what: str) -> None:
 
 
 def research(run: Run, max_turns: int) -> None:
-    """Add to the run's input the items of each turn and, after them, one output a call.
+    """Add to the run's input and evidence what the model asks for, turn by turn.
 
     It ends when the model asks for no call, when planning failed, and at the limits of turns, time
     and evidence.
     """
     tools = cast(list[JSONObject], run.agent.connectors.tools(TOOL_REFS))
-    names = [tool["name"] for tool in tools if isinstance(tool.get("name"), str)]
     instructions = PLANNING_INSTRUCTIONS.format(
         today=datetime.now(UTC).date(), turns=max_turns, calls=MAX_CALLS_PER_TURN
     )
     fields = {"instructions": instructions, "tools": tools, "tool_choice": "auto", "stream": False}
-    question = run.input[-1]["content"]
-    ids: set[str] = set()
     for _ in range(max_turns):
-        room = MAX_EVIDENCE_CHARS - size(run.evidence)
-        if room < MAX_OUTPUT_CHARS:
-            fall_short(run, "The research ended at its limit for evidence.")
-        if room < MAX_OUTPUT_CHARS or not seconds_left(run):
+        if not seconds_left(run) or not research_turn(run, fields):
             break
-        try:
-            reply = ask(
-                run,
-                "A planning request",
-                lambda: planning_reply(run, fields),
-                lambda: seconds_left(run) > 0,
-            )
-        # As in `ask`.
-        except Exception as exc:  # noqa: BLE001
-            what = "model can't call tools" if refuses_tools(run, exc) else "research ended early"
-            fall_short(run, f"The {what}. {error_text(exc)}")
-            break
-        items, calls = read_turn(reply, names, ids, room)
-        if not calls:
-            break
-        asked = "\n".join([question, *(word for call, _ in calls for word in call_words(call))])
-        limit = min(MAX_OUTPUT_CHARS, (room - size(items)) // len(calls) - 100)
-        turn = (plain_input(items) if run.lightened else items) + run_calls(
-            run, calls, asked, limit
-        )
-        run.input, run.evidence = run.input + turn, run.evidence + turn
     if not seconds_left(run):
         fall_short(run, "The research ended at its limit of time.")
     outputs = [item["output"] for item in run.evidence if "output" in item]
     if outputs and all(map(is_error_output, outputs)):
         fall_short(run, "Every search and fetch failed.")
+
+
+def research_turn(run: Run, fields: JSONObject) -> bool:
+    """Add to the run the items of a planning reply and, after them, one output a call.
+
+    Returns whether there was a call.
+    """
+    room = MAX_EVIDENCE_CHARS - size(run.evidence)
+    if room < MAX_OUTPUT_CHARS:
+        fall_short(run, "The research ended at its limit for evidence.")
+        return False
+    try:
+        reply = ask(
+            run,
+            "A planning request",
+            lambda: planning_reply(run, fields),
+            lambda: seconds_left(run) > 0,
+        )
+    # As in `ask`.
+    except Exception as exc:  # noqa: BLE001
+        what = "model can't call tools" if refuses_tools(run, exc) else "research ended early"
+        fall_short(run, f"The {what}. {error_text(exc)}")
+        return False
+    names = [tool["name"] for tool in fields["tools"] if isinstance(tool.get("name"), str)]
+    items, calls = read_turn(reply, names, run.evidence, room)
+    if not calls:
+        return False
+    words = [word for call, _ in calls for word in call_words(call)]
+    asked = "\n".join([run.messages[-1]["content"], *words])
+    limit = min(MAX_OUTPUT_CHARS, (room - size(items)) // len(calls) - 100)
+    turn = plain_input(items) if run.lightened else items
+    turn += run_calls(run, calls, asked, limit)
+    run.input, run.evidence = run.input + turn, run.evidence + turn
+    return True
 
 
 def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
@@ -828,13 +802,14 @@ def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
 
 
 def read_turn(
-    reply: JSONObject, names: list[str], ids: set[str], room: int
+    reply: JSONObject, names: list[str], evidence: list[JSONObject], room: int
 ) -> tuple[list[JSONObject], list[tuple[JSONObject, str]]]:
     """Return the items of a planning reply that go back to the model, and each call's problem.
 
     The items are calls, drafts of the assistant, and the reasoning before them: providers refuse
     reasoning whose follower is missing. They end where `room`, in characters, ends.
     """
+    ids = {item["call_id"] for item in evidence if is_call(item)}
     items: list[JSONObject] = []
     calls: list[tuple[JSONObject, str]] = []
     reasoning: list[JSONObject] = []
@@ -842,26 +817,28 @@ def read_turn(
         if item.get("type") == "reasoning":
             reasoning.append(item)
             continue
-        sent = sendable_call(item, ids) if is_call(item) else sendable_draft(item)
+        sent, problem = sendable_draft(item), ""
+        if is_call(item):
+            sent, problem = checked_call(item, len(calls), names, ids)
         if sent:
             room -= size([*reasoning, sent]) + MAX_ITEM_CHARS
             if room < 0:
                 break
             items += [*reasoning, sent]
             if is_call(item):
-                calls.append((sent, call_problem(len(calls), item, names)))
+                calls.append((sent, problem))
+                ids.add(sent["call_id"])
         reasoning = []
     return items, calls
 
 
-def sendable_draft(item: JSONObject) -> JSONObject | None:
-    """Return an assistant's message that says something, cut if need be; None for other items."""
+def sendable_draft(item: JSONObject) -> JSONObject:
+    """Return an assistant's message that says something, cut if need be; blank for other items."""
     text = model_text(item)
     if item.get("role") != "assistant" or not text.strip():
-        return None
-    return (
-        item if size([item]) <= MAX_ITEM_CHARS else message("assistant", cut(text, MAX_ITEM_CHARS))
-    )
+        return {}
+    whole = size([item]) <= MAX_ITEM_CHARS
+    return item if whole else message("assistant", cut(text, MAX_ITEM_CHARS))
 
 
 def size(items: list[JSONObject]) -> int:
@@ -870,6 +847,16 @@ def size(items: list[JSONObject]) -> int:
 
 
 # --- Note
+
+# Where an address of an answer begins, and what ends one without brackets around it: quotes, `|`,
+# `*`, a long dash, Chinese and Japanese punctuation. In a source it begins and ends with less.
+ADDRESS_START = r"(?:https?://(?=[^\W_]|\[)|(?<![a-z0-9_./@-])www\.(?=[^\W_]))"
+BARE_STOPS = r'<>"`|*\xab\xbb\u2014\u2018-\u206f\u3000-\u303f\uff00-\uff65'
+ESCAPE = re.compile(r"\\(?=[^\w\s]|_)")
+SOURCE_START = re.compile(
+    r"(?:(?:https?:)?//|(?<![a-z0-9@./=&?%-])(?=[a-z0-9-]++\.\w))(?:www\.(?=\w))?", re.I
+)
+SOURCE_END = re.compile(r"(?!(?:[-.~:@=+%?/_(]|&(?!\w+;))*+[^\W_])")
 
 
 def answer_note(
