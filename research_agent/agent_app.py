@@ -80,7 +80,6 @@ MAX_NOTE_LINK_CHARS = 500
 TEXT_DELTA, REFUSAL_DELTA = "response.output_text.delta", "response.refusal.delta"
 COMPLETED, INCOMPLETE = "response.completed", "response.incomplete"
 
-
 JSONObject = dict[str, Any]
 RATE_PAUSE = Lock()
 
@@ -89,11 +88,7 @@ app = AgentApp()
 
 @dataclass
 class Run:
-    """What a run has in hand.
-
-    The input of its requests holds the recent of its messages and the evidence, both cut where the
-    model takes no more; `shown` is the text of the answer as far as it has come.
-    """
+    """What a run has in hand; `input` is what its requests hold: recent messages, then evidence."""
 
     agent: AgentSession
     context: Context
@@ -172,12 +167,10 @@ def conversation_messages(context: Context) -> list[JSONObject]:
 
 
 def with_question(context: Context, question: str) -> list[JSONObject]:
-    """Return the conversation with the question as its last message, which is stored if need be.
-
-    Flower 1.35 and 1.36 store it before they call `main`, newer ones don't.
-    """
+    """Return the conversation with the question as its last message, which is stored if need be."""
     messages, question = conversation_messages(context), clean(question).strip()
     last = messages[-1] if messages else {}
+    # Flower 1.35 and 1.36 store it before they call `main`, newer ones don't.
     if last.get("role") != "user" or last["content"].strip() != question:
         messages.append(message("user", question))
         store_item(context, messages[-1])
@@ -276,16 +269,13 @@ def json_value(text: object) -> object:
 
 
 def runtime_url() -> str:
-    """Return the base of the Runtime's Open Responses endpoint, blank where there is none."""
+    # Blank on a host whose Runtime has no Open Responses endpoint.
     return os.environ.get("FLWR_RUNTIME_BASE_URL", "")
 
 
 def private_response(agent: AgentSession, context: Context, request: JSONObject) -> JSONObject:
-    """Return the model's reply, and put the run series' items back as they were before it.
-
-    `agent.responses.create` stores each reply as conversation; this one leaves no trace, also when
-    the request raises.
-    """
+    """Return the model's reply, and leave the run series as it was, also where this raises."""
+    # `agent.responses.create` stores each reply as conversation.
     with locked(context):
         before = copy.deepcopy(context.state.config_records.get("items"))
     try:
@@ -300,10 +290,10 @@ def private_response(agent: AgentSession, context: Context, request: JSONObject)
 def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONObject]:
     """Yield the Open Responses events of a reply; one that isn't streamed comes as its end.
 
-    They come from the Runtime's endpoint: it leaves `Context` alone, and can be given up after
-    `seconds` without a sign. Raises ``ModelError``, or what the session of another host raises.
+    Raises ``ModelError``, or what the session of a host without an endpoint raises.
     """
     request = {"model": run.model, "input": run.input, **fields}
+    # The endpoint leaves `Context` alone, and can be given up after `seconds` without a sign.
     if not runtime_url():
         response = private_response(run.agent, run.context, request)
         yield checked({"type": COMPLETED, "response": response})
@@ -328,13 +318,11 @@ def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONO
 
 
 def checked(event: JSONObject) -> JSONObject:
-    """Return an event; one that ends a reply has the type that the status of its response says.
-
-    Raises ``ModelError`` where the reply has failed: providers say so in any event.
-    """
+    """Return an event, an end as its response's status says; raise ``ModelError`` for a failure."""
     kind, response = event.get("type"), event.get("response")
     response = response if isinstance(response, dict) else {}
     status = response.get("status")
+    # Providers tell of failures in any event.
     failed = status in ("failed", "cancelled") or response.get("error")
     if failed or kind in ("error", "response.failed") or (not kind and "error" in event):
         raise failure(event)
@@ -347,10 +335,7 @@ HTML = re.compile(r"<(!doctype|html|head|body)\b", re.IGNORECASE)
 
 
 def failure(said: object, status: int = 0) -> ModelError:
-    """Return the error of a request that failed with this reply and, if known, this HTTP status.
-
-    Its reason is short: the provider's own message, or the title of its page, and the status.
-    """
+    """Return the error of a request that failed with this reply and, if known, this HTTP status."""
     if isinstance(said, dict):
         response = said.get("response")
         inner = said.get("error") or (isinstance(response, dict) and response.get("error"))
@@ -363,6 +348,7 @@ def failure(said: object, status: int = 0) -> ModelError:
     # Flower 1.35.0 passes on what a provider refused with the status and the reply in a message.
     if told := re.fullmatch(r"Model provider request failed: (?:(\d{3}) )?(.*)", text, re.DOTALL):
         return failure(json_value(told[2]), int(told[1] or 0))
+    # The reason is short: the provider's own message, or the title of its page, and the status.
     if page := HTML.search(text):
         title = re.search(r"<title[^<>]*>([^<]*)", text, re.IGNORECASE)
         text = text[: page.start()] + (title[1] if title else "")
@@ -378,13 +364,13 @@ def failure(said: object, status: int = 0) -> ModelError:
 
 
 def ask(
-    run: Run, what: str, attempt: Callable[[], JSONObject], may_retry: Callable[[], bool]
+    run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float = math.inf
 ) -> JSONObject:
     """Return what an attempt at a model request gives; one that fails is tried again, lighter.
 
     What is busy or slow is tried twice, what is refused as long as something can be cut, and the
-    run's input stays as it was tried last. Raises ``RuntimeError`` with the reason, or what the
-    session of a host without an endpoint raises.
+    run's input stays as it was tried last; nothing is tried again after the deadline, or once text
+    of the answer has been shown. Raises ``RuntimeError`` with the reason, or what a host raises.
     """
     tries = 0
     while True:
@@ -396,7 +382,8 @@ def ask(
             failed = f"{what} failed: {error_text(exc)}"
             refused = isinstance(exc, ModelError) and exc.refused and not refuses_tools(run, exc)
             lighter = lighter_input(run.input, refused)
-            if not may_retry() or (tries > 1 and not (refused and lighter)):
+            in_time = time.monotonic() < deadline and not has_shown(run)
+            if not in_time or (tries > 1 and not (refused and lighter)):
                 if isinstance(exc, ModelError):
                     raise RuntimeError(failed) from exc
                 raise
@@ -415,11 +402,9 @@ def refuses_tools(run: Run, exc: Exception) -> bool:
 
 
 def lighter_input(items: list[JSONObject], refused: bool) -> list[JSONObject] | None:
-    """Return the input with which a failed request is tried again, or None where nothing changes.
-
-    Only what was refused is cut, and only where nothing else is left that providers refuse.
-    """
+    """Return the input with which a failed request is tried again, None where nothing changes."""
     lighter = plain_input(items)
+    # Only what was refused is cut, and only where nothing else is left that providers refuse.
     if lighter == items and refused:
         asked = max(n for n, item in enumerate(items) if item.get("role") == "user")
         question = items[asked]["content"]
@@ -433,10 +418,8 @@ def lighter_input(items: list[JSONObject], refused: bool) -> list[JSONObject] | 
 
 
 def plain_input(items: list[JSONObject]) -> list[JSONObject]:
-    """Return an input without reasoning and ids, and with messages of a role in a row joined.
-
-    Providers that keep nothing don't know the ids; some templates want the roles to alternate.
-    """
+    """Return an input without reasoning and ids, and with messages of a role in a row joined."""
+    # Providers that keep nothing don't know the ids; some templates want the roles to alternate.
     plain: list[JSONObject] = []
     for item in items:
         if plain and item.get("role") and item.get("role") == plain[-1].get("role"):
@@ -471,11 +454,7 @@ def is_call(item: JSONObject) -> bool:
 def checked_call(
     call: JSONObject, place: int, names: list[str], ids: set[str]
 ) -> tuple[JSONObject, str]:
-    """Return a call as providers take it back, and why it can't be run; blank where it can.
-
-    Its `call_id` is short and none of `ids`, its name plain and its arguments are the text of a
-    JSON object: for less, providers refuse the whole request.
-    """
+    """Return a call as providers take it back, and why it can't be run; blank where it can."""
     name, call_id, arguments = call.get("name"), call.get("call_id"), call.get("arguments")
     # Some providers give the object itself.
     text = json_text(arguments) if isinstance(arguments, dict) else str(arguments)
@@ -488,6 +467,8 @@ def checked_call(
         problem = f"There is no tool {str(name)[:200]!r}; the tools are {', '.join(names)}."
     if place >= MAX_CALLS_PER_TURN:
         problem = f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
+    # Any other name, a call_id that is long or another's, and what is no JSON object: for less,
+    # providers refuse the whole request.
     sent = {**call, "name": re.sub("[^a-zA-Z0-9_-]", "_", str(name))[:64] or "_", "arguments": text}
     if not isinstance(call_id, str) or not re.fullmatch("[!-~]{1,64}", call_id) or call_id in ids:
         sent["call_id"] = f"call_{uuid.uuid4().hex}"
@@ -498,10 +479,7 @@ def checked_call(
 def run_calls(
     run: Run, calls: list[tuple[JSONObject, str]], asked: str, limit: int
 ) -> list[JSONObject]:
-    """Run a turn's calls, except those with a problem; return one output a call, in their order.
-
-    A few run at the same time. A call without a reply at the run's deadline counts as failed.
-    """
+    """Run a turn's calls, a few at the same time; return one output a call, in their order."""
     late = RuntimeError("There was no reply within the time that the run has for research.")
     results: list[str | Exception] = [ValueError(why) if why else late for _, why in calls]
     slots, threads = Semaphore(MAX_OPEN_CALLS), []
@@ -523,7 +501,14 @@ def run_calls(
             threads[-1].start()
     for thread in threads:
         thread.join(seconds_left(run))
-    return [output_of_call(call, result) for (call, _), result in zip(calls, results, strict=True)]
+    outputs = []
+    for (call, _), result in zip(calls, results, strict=True):
+        if isinstance(result, str):
+            outputs.append(call_output(call, result))
+        else:
+            log(f"{call_line(call)} failed: {error_text(result)}")
+            outputs.append(connector_error_output(call, result))
+    return outputs
 
 
 def connector_output(run: Run, call: JSONObject) -> object:
@@ -541,13 +526,6 @@ def connector_output(run: Run, call: JSONObject) -> object:
             if not seconds_left(run):
                 raise
             return run.agent.connectors.call(call)["output"]
-
-
-def output_of_call(call: JSONObject, result: str | Exception) -> JSONObject:
-    if isinstance(result, str):
-        return call_output(call, result)
-    log(f"{call_line(call)} failed: {error_text(result)}")
-    return connector_error_output(call, result)
 
 
 def call_line(call: JSONObject) -> str:
@@ -576,10 +554,7 @@ def is_error_output(output: object) -> bool:
 
 
 def readable_output(output: object, asked: str, limit: int) -> str:
-    """Return what a connector gave as text for the model, within the limit.
-
-    What needs no repair goes on to the letter. Raises ``ValueError`` for what is no page.
-    """
+    """Return what a connector gave as text for the model; raise ``ValueError`` for no page."""
     given = output if isinstance(output, str) else json_text(output)
     value = json_value(given)
     readable = with_texts(value, repaired)
@@ -588,7 +563,7 @@ def readable_output(output: object, asked: str, limit: int) -> str:
         require_page(page)
     if value is given:
         given = readable
-    # Other scripts stand in it as themselves.
+    # What needs no repair, and holds every script as itself, goes on to the letter.
     elif readable != value or re.search(r"(?<!\\)(\\\\)*\\u", given):
         given = json_text(readable)
     return fitted(given, asked, limit)
@@ -662,10 +637,7 @@ def fitted(output: str, asked: str, limit: int) -> str:
 
 
 def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len) -> str:
-    """Return of a text its beginning and the passages that fit best, in the text's own order.
-
-    `[...]` stands where something is left out.
-    """
+    """Return of a text its beginning and the passages that fit best, in the text's own order."""
     parts = PASSAGE.findall(text)
     mark = cut_mark(text)
     room = limit - size(LEFT_OUT + mark)
@@ -684,11 +656,7 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
 
 
 def fitness(parts: list[str], asked: str) -> list[float]:
-    """Return how well each passage, with its neighbours, fits the line of `asked` it fits best.
-
-    What it shares with the line counts by its rarity in the text, as in BM25, and is set against
-    the whole line: so the words of an address don't drown the question.
-    """
+    """Return how well each passage, with its neighbours, fits the line of `asked` it fits best."""
     # A long line counts with its beginning and its end: that bounds the time and the memory.
     lines = [
         pieces(f"{line[:300]} {line[-300:]}")
@@ -702,6 +670,8 @@ def fitness(parts: list[str], asked: str) -> list[float]:
     def weight(held: set[str]) -> float:
         return math.fsum(weights[piece] for piece in held)
 
+    # What a passage shares counts by its rarity in the text, as in BM25, and is set against the
+    # whole line: so the words of an address don't drown the question.
     scales = [(line, math.sqrt(weight(line)) or 1.0) for line in lines]
     own = [
         max((weight(line & held) / scale for line, scale in scales), default=0.0) for held in shared
@@ -727,7 +697,6 @@ def json_size(text: str) -> int:
 
 
 def seconds_left(run: Run) -> float:
-    """Return the seconds that the run still has for research."""
     return max(0.0, run.deadline - time.monotonic())
 
 
@@ -738,11 +707,7 @@ def fall_short(run: Run, what: str) -> None:
 
 
 def research(run: Run, max_turns: int) -> None:
-    """Add to the run's input and evidence what the model asks for, turn by turn.
-
-    It ends when the model asks for no call, when planning failed, and at the limits of turns, time
-    and evidence.
-    """
+    """Gather evidence turn by turn, until the model asks for no call, fails, or a limit is met."""
     tools = cast(list[JSONObject], run.agent.connectors.tools(TOOL_REFS))
     instructions = PLANNING_INSTRUCTIONS.format(
         today=datetime.now(UTC).date(), turns=max_turns, calls=MAX_CALLS_PER_TURN
@@ -759,21 +724,13 @@ def research(run: Run, max_turns: int) -> None:
 
 
 def research_turn(run: Run, fields: JSONObject) -> bool:
-    """Add to the run the items of a planning reply and, after them, one output a call.
-
-    Returns whether there was a call.
-    """
+    """Add to the run the items and outputs of one turn; return whether the model made a call."""
     room = MAX_EVIDENCE_CHARS - size(run.evidence)
     if room < MAX_OUTPUT_CHARS:
         fall_short(run, "The research ended at its limit for evidence.")
         return False
     try:
-        reply = ask(
-            run,
-            "A planning request",
-            lambda: planning_reply(run, fields),
-            lambda: seconds_left(run) > 0,
-        )
+        reply = ask(run, "A planning request", lambda: planning_reply(run, fields), run.deadline)
     # As in `ask`.
     except Exception as exc:  # noqa: BLE001
         what = "model can't call tools" if refuses_tools(run, exc) else "research ended early"
@@ -874,19 +831,18 @@ def answer_note(
 
 
 def source_texts(messages: list[JSONObject], evidence: list[JSONObject]) -> Iterator[str]:
-    """Yield the texts whose links an answer may give: messages, and what tools returned.
-
-    An earlier answer gives its links but those that its note names.
-    """
+    """Yield the texts whose links an answer may give: messages, and what tools returned."""
     for item in messages:
         if item["role"] == "assistant":
+            # It gives its links but those that its note names.
             answered, _, note = item["content"].partition(NOTE_OPENING)
             yield from unknown_links(answered, [note])
         else:
             yield item["content"]
-    failed = [item["call_id"] for item in evidence if is_error_output(item.get("output"))]
+    outputs = {item["call_id"]: item["output"] for item in evidence if "output" in item}
+    given = {call_id for call_id, output in outputs.items() if not is_error_output(output)}
     for item in evidence:
-        if item.get("call_id", failed) not in failed:
+        if item.get("call_id") in given:
             # Not every service that fetches a page tells its address again.
             yield item["arguments"] if item.get("name") == "web_fetch" else item.get("output", "")
 
@@ -898,12 +854,12 @@ def unknown_links(text: str, sources: Iterable[str]) -> list[str]:
         link = ESCAPE.sub("", pointed or destination or bare.rstrip(".,;:!?'_~"))
         links.setdefault(spelt_alike(link.partition("#")[0]).rstrip("/?&") or link, link)
     given = spelt_alike("\n".join(sources)) if links else ""
-    return [link for address, link in links.items() if not stands_in(address, given)]
-
-
-def stands_in(address: str, text: str) -> bool:
-    """Return whether an address stands in a text and doesn't go on there."""
-    return any(map(SOURCE_END.match, text.split(address)[1:]))
+    return [
+        link
+        for address, link in links.items()
+        # Where an address goes on in a source, that is another one.
+        if not any(map(SOURCE_END.match, given.split(address)[1:]))
+    ]
 
 
 def link_pattern(stops: str) -> str:
@@ -939,13 +895,9 @@ def spelt_alike(text: str) -> str:
 
 
 def answer(run: Run) -> None:
-    """Show the answer as it comes, store it in the run series and publish its end.
-
-    Raises where there is no whole answer, and stores nothing then. The request isn't tried again
-    once text of the answer has been shown.
-    """
+    """Show the answer as it comes, store it and publish its end; raise where it isn't whole."""
     try:
-        end = ask(run, "The answer request", lambda: show_answer(run), lambda: not has_shown(run))
+        end = ask(run, "The answer request", lambda: show_answer(run))
         response = end.get("response")
         if not has_shown(run):
             if not runtime_url() and not output_items(response):
@@ -973,10 +925,7 @@ def answer(run: Run) -> None:
 
 
 def show_answer(run: Run) -> JSONObject:
-    """Show an answer's text as it comes, pass its other events on, and return its end.
-
-    Messages are shown with a blank line between them, and commentary isn't.
-    """
+    """Show an answer's text but no commentary, pass its other events on, and return its end."""
     instructions = ANSWER_INSTRUCTIONS.format(today=datetime.now(UTC).date())
     fields = {"instructions": instructions, "stream": True}
     phase: object = None
@@ -1022,11 +971,7 @@ def show(run: Run, text: str, event: JSONObject | None = None) -> None:
 
 @contextmanager
 def publisher(agent: AgentSession) -> Iterator[Callable[[JSONObject], None]]:
-    """Give a function that shows clients an event; on leaving, wait until the last ones are out.
-
-    A failure of the run is shown as an `error` event. Where publishing itself fails, the log says
-    so once and the run goes on.
-    """
+    """Give a function that shows clients an event; on leaving, wait until the last ones are out."""
     failed, all_sent_at = False, 0.0
 
     def publish(event: JSONObject) -> None:
