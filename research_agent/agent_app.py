@@ -331,26 +331,27 @@ def checked(event: JSONObject) -> JSONObject:
     return event
 
 
-HTML = re.compile(r"<(!doctype|html|head|body)\b", re.IGNORECASE)
+HTML = re.compile(r"<(!doctype|html|head|body)\b", re.I)
 
 
 def failure(said: object, status: int = 0) -> ModelError:
     """Return the error of a request that failed with this reply and, if known, this HTTP status."""
     if isinstance(said, dict):
         response = said.get("response")
-        inner = said.get("error") or (isinstance(response, dict) and response.get("error"))
-        if inner and isinstance(inner, str | dict):
+        nested = response.get("error") if isinstance(response, dict) else None
+        inner = said.get("error") or nested
+        if inner and isinstance(inner, (str, dict)):
             return failure(inner, status)
         if re.fullmatch("[45][0-9]{2}", str(said.get("code"))):
             status = int(said["code"])
         said = said.get("message", said.get("detail"))
     text = said if isinstance(said, str) else ""
     # Flower 1.35.0 passes on what a provider refused with the status and the reply in a message.
-    if told := re.fullmatch(r"Model provider request failed: (?:(\d{3}) )?(.*)", text, re.DOTALL):
+    if told := re.fullmatch(r"Model provider request failed: (?:(\d{3}) )?(.*)", text, re.S):
         return failure(json_value(told[2]), int(told[1] or 0))
     # The reason is short: the provider's own message, or the title of its page, and the status.
     if page := HTML.search(text):
-        title = re.search(r"<title[^<>]*>([^<]*)", text, re.IGNORECASE)
+        title = re.search(r"<title[^<>]*>([^<]*)", text, re.I)
         text = text[: page.start()] + (title[1] if title else "")
     text = " ".join(clean(text).split())
     if len(text) > MAX_REASON_CHARS:
@@ -397,7 +398,7 @@ def ask(
 
 def refuses_tools(run: Run, exc: Exception) -> bool:
     """Return whether a request failed because its model can't call tools."""
-    about_tools = re.search(r"\btools?\b|function.?call", str(exc), re.IGNORECASE)
+    about_tools = re.search(r"\btools?\b|function.?call", str(exc), re.I)
     return bool(about_tools) and not any(map(is_call, run.input))
 
 
@@ -447,14 +448,15 @@ def output_items(response: object) -> list[JSONObject]:
 # --- Tools
 
 
+# A call as providers take it back, and why it can't be run; blank where it can.
+CheckedCall = tuple[JSONObject, str]
+
+
 def is_call(item: JSONObject) -> bool:
     return item.get("type") == "function_call"
 
 
-def checked_call(
-    call: JSONObject, place: int, names: list[str], ids: set[str]
-) -> tuple[JSONObject, str]:
-    """Return a call as providers take it back, and why it can't be run; blank where it can."""
+def checked_call(call: JSONObject, place: int, names: list[str], ids: set[str]) -> CheckedCall:
     name, call_id, arguments = call.get("name"), call.get("call_id"), call.get("arguments")
     # Some providers give the object itself.
     text = json_text(arguments) if isinstance(arguments, dict) else str(arguments)
@@ -467,8 +469,8 @@ def checked_call(
         problem = f"There is no tool {str(name)[:200]!r}; the tools are {', '.join(names)}."
     if place >= MAX_CALLS_PER_TURN:
         problem = f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
-    # Any other name, a call_id that is long or another's, and what is no JSON object: for less,
-    # providers refuse the whole request.
+    # For another name, for a call_id that is long or another's, and for arguments that are no
+    # object, providers refuse the whole request.
     sent = {**call, "name": re.sub("[^a-zA-Z0-9_-]", "_", str(name))[:64] or "_", "arguments": text}
     if not isinstance(call_id, str) or not re.fullmatch("[!-~]{1,64}", call_id) or call_id in ids:
         sent["call_id"] = f"call_{uuid.uuid4().hex}"
@@ -476,9 +478,7 @@ def checked_call(
     return sent, problem
 
 
-def run_calls(
-    run: Run, calls: list[tuple[JSONObject, str]], asked: str, limit: int
-) -> list[JSONObject]:
+def run_calls(run: Run, calls: list[CheckedCall], asked: str, limit: int) -> list[JSONObject]:
     """Run a turn's calls, a few at the same time; return one output a call, in their order."""
     late = RuntimeError("There was no reply within the time that the run has for research.")
     results: list[str | Exception] = [ValueError(why) if why else late for _, why in calls]
@@ -518,7 +518,7 @@ def connector_output(run: Run, call: JSONObject) -> object:
     # As in `run_calls`.
     except Exception as exc:
         too_soon = r"\D*\b429\b|.*(too many requests|rate.?limit)"
-        if not re.match(too_soon, str(exc)[:MAX_REASON_CHARS], re.IGNORECASE | re.DOTALL):
+        if not re.match(too_soon, str(exc)[:MAX_REASON_CHARS], re.I | re.S):
             raise
         # One after another: together they would be too many again.
         with RATE_PAUSE:
@@ -581,14 +581,12 @@ def repaired(text: str) -> str:
     return clean(text)
 
 
-HTML_MARKUP = re.compile(
-    r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL
-)
+HTML_MARKUP = re.compile(r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.I | re.S)
 NEEDS_JAVASCRIPT = re.compile(
     r"(enable|activ(ate|er|ez|ar)|aktivieren|habilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
     r"|(requires|needs|without|turn on) javascript|turn javascript on"
     r"|javascript (is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
-    re.IGNORECASE,
+    re.I,
 )
 
 
@@ -615,7 +613,7 @@ def require_page(page: str) -> None:
 PASSAGE = re.compile(
     r".{200,390}\n\s{0,9}\n|.{200,398}(?:[.!?\u061f]\s|[\u3002\uff01\uff1f])"
     r"|.{200,399}\n|.{1,399}\s|.{1,400}",
-    re.DOTALL,
+    re.S,
 )
 LEFT_OUT = "\n[...]\n"
 # The pieces by which passages are compared overlap: two characters of Chinese, Japanese or Korean,
@@ -628,8 +626,7 @@ def fitted(output: str, asked: str, limit: int) -> str:
     if len(output) <= limit:
         return output
     value = json_value(output)
-    page = value.get("content") if isinstance(value, dict) else None
-    if isinstance(value, dict) and isinstance(page, str):
+    if isinstance(value, dict) and isinstance(page := value.get("content"), str):
         room = limit - len(json_text({**value, "content": ""}))
         if room > limit // 8:
             return json_text({**value, "content": passages(page, asked, room, json_size)})
@@ -658,10 +655,8 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
 def fitness(parts: list[str], asked: str) -> list[float]:
     """Return how well each passage, with its neighbours, fits the line of `asked` it fits best."""
     # A long line counts with its beginning and its end: that bounds the time and the memory.
-    lines = [
-        pieces(f"{line[:300]} {line[-300:]}")
-        for line in asked.splitlines()[: 4 * MAX_CALLS_PER_TURN]
-    ]
+    asked_lines = asked.splitlines()[: 4 * MAX_CALLS_PER_TURN]
+    lines = [pieces(f"{line[:300]} {line[-300:]}") for line in asked_lines]
     wanted = set().union(*lines)
     shared = [wanted & pieces(part) for part in parts]
     counts = Counter(chain.from_iterable(shared))
@@ -682,10 +677,9 @@ def fitness(parts: list[str], asked: str) -> list[float]:
 
 def pieces(text: str) -> set[str]:
     """Return the pieces of a text's words, whatever their case and accents."""
-    plain = re.sub(
-        "[\u0300-\u036f\u064b-\u0652]", "", unicodedata.normalize("NFD", text.casefold())
-    )
-    return set(PIECE.findall(unicodedata.normalize("NFC", plain)))
+    text = unicodedata.normalize("NFD", text.casefold())
+    text = re.sub("[\u0300-\u036f\u064b-\u0652]", "", text)
+    return set(PIECE.findall(unicodedata.normalize("NFC", text)))
 
 
 def json_size(text: str) -> int:
@@ -760,15 +754,15 @@ def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
 
 def read_turn(
     reply: JSONObject, names: list[str], evidence: list[JSONObject], room: int
-) -> tuple[list[JSONObject], list[tuple[JSONObject, str]]]:
-    """Return the items of a planning reply that go back to the model, and each call's problem.
+) -> tuple[list[JSONObject], list[CheckedCall]]:
+    """Return of a planning reply the items that go back to the model, and its calls.
 
-    The items are calls, drafts of the assistant, and the reasoning before them: providers refuse
-    reasoning whose follower is missing. They end where `room`, in characters, ends.
+    The items are calls, drafts, and the reasoning before them: providers refuse reasoning whose
+    follower is missing. They end where `room`, in characters, ends.
     """
     ids = {item["call_id"] for item in evidence if is_call(item)}
     items: list[JSONObject] = []
-    calls: list[tuple[JSONObject, str]] = []
+    calls: list[CheckedCall] = []
     reasoning: list[JSONObject] = []
     for item in output_items(reply):
         if item.get("type") == "reasoning":
@@ -791,11 +785,10 @@ def read_turn(
 
 def sendable_draft(item: JSONObject) -> JSONObject:
     """Return an assistant's message that says something, cut if need be; blank for other items."""
-    text = model_text(item)
-    if item.get("role") != "assistant" or not text.strip():
-        return {}
-    whole = size([item]) <= MAX_ITEM_CHARS
-    return item if whole else message("assistant", cut(text, MAX_ITEM_CHARS))
+    text = model_text(item) if item.get("role") == "assistant" else ""
+    if size([item]) > MAX_ITEM_CHARS:
+        item = message("assistant", cut(text, MAX_ITEM_CHARS))
+    return item if text.strip() else {}
 
 
 def size(items: list[JSONObject]) -> int:
@@ -839,10 +832,9 @@ def source_texts(messages: list[JSONObject], evidence: list[JSONObject]) -> Iter
             yield from unknown_links(answered, [note])
         else:
             yield item["content"]
-    outputs = {item["call_id"]: item["output"] for item in evidence if "output" in item}
-    given = {call_id for call_id, output in outputs.items() if not is_error_output(output)}
+    failed = {item["call_id"] for item in evidence if is_error_output(item.get("output"))}
     for item in evidence:
-        if item.get("call_id") in given:
+        if "call_id" in item and item["call_id"] not in failed:
             # Not every service that fetches a page tells its address again.
             yield item["arguments"] if item.get("name") == "web_fetch" else item.get("output", "")
 
