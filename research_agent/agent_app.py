@@ -296,7 +296,7 @@ def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONO
     # The endpoint leaves `Context` alone, and can be given up after `seconds` without a sign.
     if not runtime_url():
         response = private_response(run.agent, run.context, request)
-        yield checked({"type": COMPLETED, "response": response})
+        yield event_or_failure({"type": COMPLETED, "response": response})
         return
     headers = {
         "Authorization": f"Bearer {os.environ['FLWR_RUNTIME_API_KEY']}",
@@ -310,15 +310,15 @@ def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONO
                 if not request["stream"]:
                     event = {"type": COMPLETED, "response": event}
                 if isinstance(event, dict):
-                    yield checked(event)
+                    yield event_or_failure(event)
     except HTTPError as exc:
         raise failure(json_value(exc.read().decode(errors="replace")), exc.code) from exc
     except (HTTPException, OSError, ValueError) as exc:
         raise ModelError(error_text(exc)) from exc
 
 
-def checked(event: JSONObject) -> JSONObject:
-    """Return an event, an end as its response's status says; raise ``ModelError`` for a failure."""
+def event_or_failure(event: JSONObject) -> JSONObject:
+    """Return an event, an end with its true type; raise ``ModelError`` where the reply failed."""
     kind, response = event.get("type"), event.get("response")
     response = response if isinstance(response, dict) else {}
     status = response.get("status")
@@ -339,9 +339,9 @@ def failure(said: object, status: int = 0) -> ModelError:
     if isinstance(said, dict):
         response = said.get("response")
         nested = response.get("error") if isinstance(response, dict) else None
-        inner = said.get("error") or nested
-        if inner and isinstance(inner, (str, dict)):
-            return failure(inner, status)
+        error = said.get("error") or nested
+        if error and isinstance(error, (str, dict)):
+            return failure(error, status)
         if re.fullmatch("[45][0-9]{2}", str(said.get("code"))):
             status = int(said["code"])
         said = said.get("message", said.get("detail"))
@@ -359,9 +359,9 @@ def failure(said: object, status: int = 0) -> ModelError:
     if status >= 400 and str(status) not in text:
         named = f"{status} {responses.get(status, '')}".strip()
         text = f"{text} ({named})" if text else named
-    error = ModelError(text or "The model provider gave no reason.")
-    error.refused = 400 <= status < 500 and status not in (408, 429)
-    return error
+    exc = ModelError(text or "The model provider gave no reason.")
+    exc.refused = 400 <= status < 500 and status not in (408, 429)
+    return exc
 
 
 def ask(
@@ -397,7 +397,6 @@ def ask(
 
 
 def refuses_tools(run: Run, exc: Exception) -> bool:
-    """Return whether a request failed because its model can't call tools."""
     about_tools = re.search(r"\btools?\b|function.?call", str(exc), re.I)
     return bool(about_tools) and not any(map(is_call, run.input))
 
@@ -744,7 +743,6 @@ def research_turn(run: Run, fields: JSONObject) -> bool:
 
 
 def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
-    """Return the response to a private planning request, or raise ``ModelError``."""
     [event] = model_events(run, max(1.0, seconds_left(run)), fields)
     response = event["response"]
     if not isinstance(response, dict):
@@ -772,6 +770,7 @@ def read_turn(
         if is_call(item):
             sent, problem = checked_call(item, len(calls), names, ids)
         if sent:
+            # An output needs room as well.
             room -= size([*reasoning, sent]) + MAX_ITEM_CHARS
             if room < 0:
                 break
@@ -931,7 +930,7 @@ def show_answer(run: Run) -> JSONObject:
             if text.strip() and not has_shown(run):
                 show(run, text)
             return event
-        # A message begins where the provider says so, or where it counts on.
+        # Some providers tell where a message begins, others number them, some do both.
         if kind == "response.output_item.added" and isinstance(item, dict):
             phase = item.get("phase")
             place = "" if item.get("type") == "message" else place
@@ -955,9 +954,9 @@ def has_shown(run: Run) -> bool:
 
 
 def show(run: Run, text: str, event: JSONObject | None = None) -> None:
-    # A refusal is an answer too, but Flower's chat draws no refusal events.
     print(text, end="", flush=True)
     run.shown.append(text)
+    # A refusal is an answer too, but Flower's chat draws no refusal events.
     run.publish({**(event or {}), "type": TEXT_DELTA, "delta": text})
 
 
