@@ -382,8 +382,8 @@ def ask(
         except Exception as exc:
             failed = f"{what} failed: {error_text(exc)}"
             refused = isinstance(exc, ModelError) and exc.refused and not refuses_tools(run, exc)
-            lighter = lighter_input(run.input, refused)
             in_time = time.monotonic() < deadline and not has_shown(run)
+            lighter = lighter_input(run.input, refused) if in_time else None
             if not in_time or (tries > 1 and not (refused and lighter)):
                 if isinstance(exc, ModelError):
                     raise RuntimeError(failed) from exc

@@ -224,6 +224,20 @@ def test_planning_that_fails_after_the_time_is_up_is_not_tried_again(
     run_scripted(RuntimeError("late"), ANSWER, config={"agent.max-research-seconds": 99})
 
 
+def test_messages_that_no_request_has_left_out_are_not_called_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = itertools.count(0.0, 50.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    too_long = response(status="failed") | {"error": {"message": "too long", "code": "400"}}
+    earlier = [message("user", "first"), message("assistant", "answer")]
+    session = run_scripted(
+        too_long, ANSWER, items=earlier, config={"agent.max-research-seconds": 99}
+    )
+    assert session.requests[-1]["input"] == [*earlier, message("user", QUESTION)]
+    assert "left out" not in capsys.readouterr().out
+
+
 # --- Evidence and history
 
 
