@@ -114,7 +114,7 @@ class ModelError(RuntimeError):
 
 def text_setting(config: UserConfig, key: str, default: str = "") -> str:
     value = config.get(key, default)
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not clean(value).strip():
         raise ValueError(f"{key} must be a text that isn't blank; it was {value!r}.")
     return value.strip()
 
@@ -332,23 +332,31 @@ def event_or_failure(event: JSONObject) -> JSONObject:
 
 
 HTML = re.compile(r"<(!doctype|html|head|body)\b", re.I)
+# This is also told in a stream, or with 200, 429 or 500. Ollama drops the question to make room.
+TOO_LONG = re.compile(
+    r"context.?(length|window|size)|(prompt|input)( is)? too long|request too large|no user query",
+    re.I,
+)
+ABOUT_TOOLS = re.compile(r"\btool|function.?call|call a function", re.I)
 
 
 def failure(said: object, status: int = 0) -> ModelError:
     """Return the error of a request that failed with this reply and, if known, this HTTP status."""
+    if isinstance(said, list):
+        return failure(said[0] if said else "", status)
     if isinstance(said, dict):
         response = said.get("response")
         nested = response.get("error") if isinstance(response, dict) else None
-        error = said.get("error") or nested
-        if error and isinstance(error, (str, dict)):
-            return failure(error, status)
+        told = (said.get("error"), nested, *map(said.get, ("message", "detail", "msg")))
         if re.fullmatch("[45][0-9]{2}", str(said.get("code"))):
             status = int(said["code"])
-        said = said.get("message", said.get("detail"))
+        return failure(
+            next((t for t in told if t and isinstance(t, (str, dict, list))), ""), status
+        )
     text = said if isinstance(said, str) else ""
     # Flower 1.35.0 passes on what a provider refused with the status and the reply in a message.
-    if told := re.fullmatch(r"Model provider request failed: (?:(\d{3}) )?(.*)", text, re.S):
-        return failure(json_value(told[2]), int(told[1] or 0))
+    if passed_on := re.fullmatch(r"Model provider request failed: (?:(\d{3}) )?(.*)", text, re.S):
+        return failure(json_value(passed_on[2]), int(passed_on[1] or 0))
     # The reason is short: the provider's own message, or the title of its page, and the status.
     if page := HTML.search(text):
         title = re.search(r"<title[^<>]*>([^<]*)", text, re.I)
@@ -360,7 +368,7 @@ def failure(said: object, status: int = 0) -> ModelError:
         named = f"{status} {responses.get(status, '')}".strip()
         text = f"{text} ({named})" if text else named
     exc = ModelError(text or "The model provider gave no reason.")
-    exc.refused = 400 <= status < 500 and status not in (408, 429)
+    exc.refused = (400 <= status < 500 and status not in (408, 429)) or bool(TOO_LONG.search(text))
     return exc
 
 
@@ -381,50 +389,67 @@ def ask(
         # A model fails in whatever way its provider, the Runtime or a host's session does.
         except Exception as exc:
             failed = f"{what} failed: {error_text(exc)}"
-            refused = isinstance(exc, ModelError) and exc.refused and not refuses_tools(run, exc)
+            refused = isinstance(exc, ModelError) and exc.refused
             in_time = time.monotonic() < deadline and not has_shown(run)
-            lighter = lighter_input(run.input, refused) if in_time else None
+            lighter = lighter_input(run, exc) if in_time else None
             if not in_time or (tries > 1 and not (refused and lighter)):
                 if isinstance(exc, ModelError):
                     raise RuntimeError(failed) from exc
                 raise
         log(f"{failed}\nIt is tried once more.")
         if lighter:
-            if lighter != plain_input(run.input):
+            if evidence_of(lighter) not in ([], evidence_of(plain_input(run.input))):
                 fall_short(run, "The evidence was cut: the model takes no more of it.")
             run.input, run.lightened = lighter, True
         time.sleep(RETRY_PAUSE_SECONDS)
 
 
 def refuses_tools(run: Run, exc: Exception) -> bool:
-    about_tools = re.search(r"\btools?\b|function.?call", str(exc), re.I)
-    return bool(about_tools) and not any(map(is_call, run.input))
+    return bool(ABOUT_TOOLS.search(str(exc))) and not any(map(is_call, run.input))
 
 
-def lighter_input(items: list[JSONObject], refused: bool) -> list[JSONObject] | None:
+def lighter_input(run: Run, exc: Exception) -> list[JSONObject] | None:
     """Return the input with which a failed request is tried again, None where nothing changes."""
-    lighter = plain_input(items)
-    # Only what was refused is cut, and only where nothing else is left that providers refuse.
-    if lighter == items and refused:
-        asked = max(n for n, item in enumerate(items) if item.get("role") == "user")
-        question = items[asked]["content"]
-        room = sum(len(earlier["content"]) for earlier in items[:asked]) // 4
-        lighter = recent_messages(items[: asked + 1], room)
-        for item in items[asked + 1 :]:
+    refused = isinstance(exc, ModelError) and exc.refused and not refuses_tools(run, exc)
+    evidence = evidence_of(run.input)
+    lighter = plain_input(run.input)
+    # Only what was refused is changed further, and only where nothing else is left to leave out.
+    if refused and ABOUT_TOOLS.search(str(exc)):
+        # Claude and Bedrock take calls only beside a list of tools, which no answer request has.
+        told = "\n\n".join(
+            ["The tools returned:", *(i["output"] for i in evidence if "output" in i)]
+        )
+        lighter = plain_input([*run.input[: -len(evidence)], message("user", told)])
+    elif refused and lighter == run.input:
+        question = run.messages[-1]["content"]
+        sent = sum(len(said["content"]) for said in run.input[: len(run.input) - len(evidence)])
+        room = (sent - len(question)) // 4
+        lighter = plain_input(recent_messages(run.messages, room))
+        for item in evidence:
             if len(output := item.get("output", "")) > MAX_REASON_CHARS:
                 item = {**item, "output": fitted(output, question, len(output) // 4)}
             lighter.append(item)
-    return lighter if lighter != items else None
+    return lighter if lighter != run.input else None
+
+
+def evidence_of(items: list[JSONObject]) -> list[JSONObject]:
+    """Return what an input holds after the user's last message."""
+    asked = max(place for place, item in enumerate(items) if item.get("role") == "user")
+    return items[asked + 1 :]
 
 
 def plain_input(items: list[JSONObject]) -> list[JSONObject]:
-    """Return an input without reasoning and ids, and with messages of a role in a row joined."""
-    # Providers that keep nothing don't know the ids; some templates want the roles to alternate.
+    """Return an input without reasoning and ids, and with messages as texts in turn."""
+    # Providers that keep nothing don't know the ids, vLLM takes no parts of a message without its
+    # id, and some templates want the roles to alternate, the user first.
     plain: list[JSONObject] = []
     for item in items:
-        if plain and item.get("role") and item.get("role") == plain[-1].get("role"):
-            texts = [message_text(said["content"]) for said in (plain.pop(), item)]
-            plain.append(message(item["role"], "\n\n".join(texts)))
+        if role := item.get("role"):
+            text = message_text(item["content"])
+            if plain and role == plain[-1].get("role"):
+                text = f"{plain.pop()['content']}\n\n{text}"
+            if plain or role == "user":
+                plain.append(message(role, text))
         elif item["type"] != "reasoning":
             plain.append({key: value for key, value in item.items() if key != "id"})
     return plain
@@ -535,7 +560,7 @@ def call_line(call: JSONObject) -> str:
 
 def call_words(call: JSONObject) -> list[str]:
     arguments = cast(JSONObject, json_value(call["arguments"]))
-    return [unquote(str(value)) for value in arguments.values()]
+    return list(map(str, arguments.values()))
 
 
 def call_output(tool_call: JSONObject, output: str) -> JSONObject:
@@ -557,9 +582,9 @@ def readable_output(output: object, asked: str, limit: int) -> str:
     given = output if isinstance(output, str) else json_text(output)
     value = json_value(given)
     readable = with_texts(value, repaired)
-    page = readable.get("content") if isinstance(readable, dict) else readable
-    if isinstance(page, str):
-        require_page(page)
+    page = readable.get("content", readable) if isinstance(readable, dict) else readable
+    if page is None or isinstance(page, str):
+        require_page(page or "")
     if value is given:
         given = readable
     # What needs no repair, and holds every script as itself, goes on to the letter.
@@ -582,9 +607,9 @@ def repaired(text: str) -> str:
 
 HTML_MARKUP = re.compile(r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.I | re.S)
 NEEDS_JAVASCRIPT = re.compile(
-    r"(enable|activ(ate|er|ez|ar)|aktivieren|habilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
-    r"|(requires|needs|without|turn on) javascript|turn javascript on"
-    r"|javascript (is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
+    r"(enable|activ(ate|er|ez|ar)|aktivieren?|h?abilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
+    r"|(requires|requiere|needs|without|turn on) javascript|turn javascript on"
+    r"|javascript ?(is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
     re.I,
 )
 
@@ -653,8 +678,10 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
 
 def fitness(parts: list[str], asked: str) -> list[float]:
     """Return how well each passage, with its neighbours, fits the line of `asked` it fits best."""
-    # A long line counts with its beginning and its end: that bounds the time and the memory.
-    asked_lines = asked.splitlines()[: 4 * MAX_CALLS_PER_TURN]
+    # Of many lines the first and the last count, of a long one its beginning and its end: that
+    # bounds the time and the memory.
+    asked_lines, most = asked.splitlines(), 2 * MAX_CALLS_PER_TURN
+    asked_lines = [*asked_lines[:most], *asked_lines[most:][-most:]]
     lines = [pieces(f"{line[:300]} {line[-300:]}") for line in asked_lines]
     wanted = set().union(*lines)
     shared = [wanted & pieces(part) for part in parts]
@@ -695,13 +722,14 @@ def seconds_left(run: Run) -> float:
 
 def fall_short(run: Run, what: str) -> None:
     """Tell the log, and at the end of the answer the reader, where the run fell short."""
+    what = " ".join(what.split())[: 2 * MAX_REASON_CHARS]
     log(what)
     run.shortfalls.append(what)
 
 
 def research(run: Run, max_turns: int) -> None:
     """Gather evidence turn by turn, until the model asks for no call, fails, or a limit is met."""
-    tools = cast(list[JSONObject], run.agent.connectors.tools(TOOL_REFS))
+    tools: list[JSONObject] = list(run.agent.connectors.tools(TOOL_REFS))
     instructions = PLANNING_INSTRUCTIONS.format(
         today=datetime.now(UTC).date(), turns=max_turns, calls=MAX_CALLS_PER_TURN
     )
@@ -722,18 +750,23 @@ def research_turn(run: Run, fields: JSONObject) -> bool:
     if room < MAX_OUTPUT_CHARS:
         fall_short(run, "The research ended at its limit for evidence.")
         return False
+    before = run.input, list(run.shortfalls)
     try:
         reply = ask(run, "A planning request", lambda: planning_reply(run, fields), run.deadline)
     # As in `ask`.
     except Exception as exc:  # noqa: BLE001
-        what = "model can't call tools" if refuses_tools(run, exc) else "research ended early"
-        fall_short(run, f"The {what}. {error_text(exc)}")
+        # What was cut in vain is whole again for the answer.
+        run.input, run.shortfalls = before
+        run.input = plain_input(run.input) if run.lightened else run.input
+        no_tools = refuses_tools(run, exc)
+        what = "The model can't call tools." if no_tools else "The research ended early."
+        fall_short(run, f"{what} {error_text(exc)}")
         return False
     names = [tool["name"] for tool in fields["tools"] if isinstance(tool.get("name"), str)]
     items, calls = read_turn(reply, names, run.evidence, room)
     if not calls:
         return False
-    words = [word for call, _ in calls for word in call_words(call)]
+    words = [unquote(word) for call, _ in calls for word in call_words(call)]
     asked = "\n".join([run.messages[-1]["content"], *words])
     limit = min(MAX_OUTPUT_CHARS, (room - size(items)) // len(calls) - 100)
     turn = plain_input(items) if run.lightened else items
@@ -762,7 +795,9 @@ def read_turn(
     items: list[JSONObject] = []
     calls: list[CheckedCall] = []
     reasoning: list[JSONObject] = []
-    for item in output_items(reply):
+    for given in output_items(reply):
+        # Some servers give fields of null that others refuse.
+        item = {key: value for key, value in given.items() if value is not None}
         if item.get("type") == "reasoning":
             reasoning.append(item)
             continue
@@ -897,7 +932,10 @@ def answer(run: Run) -> None:
             raise RuntimeError("The model gave no answer: neither text nor a refusal.")
         if end["type"] == INCOMPLETE:
             run.shortfalls.append("The model cut the answer short.")
-        if note := answer_note("".join(run.shown), run.messages, run.evidence, run.shortfalls):
+        # A refusal may give what links it likes.
+        is_refusal = '"type": "refusal"' in json_text(output_items(response))
+        text = "" if is_refusal else "".join(run.shown)
+        if note := answer_note(text, run.messages, run.evidence, run.shortfalls):
             show(run, note)
     finally:
         if run.shown:
@@ -936,7 +974,7 @@ def show_answer(run: Run) -> JSONObject:
             place = "" if item.get("type") == "message" else place
         if not isinstance(kind, str) or not kind or phase == "commentary":
             continue
-        if kind.endswith(".delta") and not isinstance(delta, str):
+        if kind.endswith(".delta") and not (delta and isinstance(delta, str)):
             continue
         if kind in (TEXT_DELTA, REFUSAL_DELTA):
             text = clean(str(delta))
@@ -984,7 +1022,7 @@ def publisher(agent: AgentSession) -> Iterator[Callable[[JSONObject], None]]:
         yield publish
     # Whatever fails, clients are told.
     except Exception as exc:
-        reason = clean(str(exc) or repr(exc))
+        reason = without_secrets(clean(str(exc) or repr(exc)))
         publish({"type": "error", "code": "run_failed", "message": reason, "param": None})
         raise
     finally:

@@ -145,6 +145,25 @@ def test_a_reply_that_failed_gives_its_reason() -> None:
         agent_app.main(session({"output": []}, failed, failed), context())
 
 
+def test_a_failure_is_shown_without_the_secret_parts_of_addresses() -> None:
+    events: list[JSONObject] = []
+    down = RuntimeError("down: https://me:word@model.example/v1?key=1")
+    agent = session({"output": []}, down, down)
+    agent.events = SimpleNamespace(emit=events.append)
+    with pytest.raises(RuntimeError, match="key=1"):
+        agent_app.main(agent, context())
+    assert [event["message"] for event in events] == ["down: https://model.example/v1?..."]
+
+
+def test_the_note_gives_a_reason_in_one_short_line() -> None:
+    down, held = RuntimeError("down\n\n" + "x" * 3_000), context()
+    agent_app.main(session(down, down, {"output": [SAYS]}), held)
+    _, _, note = agent_app.message_text(stored(held)[-1]["content"]).partition("model:\n")
+    assert note.startswith("- The research ended early. down xxx")
+    assert len(note) < 1_000
+    assert "\n" not in note
+
+
 def test_a_failure_to_tell_about_a_failure_does_not_replace_it() -> None:
     def emit(_event: JSONObject) -> None:
         raise LookupError("nobody listens")
@@ -155,7 +174,7 @@ def test_a_failure_to_tell_about_a_failure_does_not_replace_it() -> None:
         agent_app.main(agent, context())
 
 
-@pytest.mark.parametrize("value", [..., "", "  ", None, 5])
+@pytest.mark.parametrize("value", [..., "", "  ", "\0", "\ud800 ", None, 5])
 def test_the_input_is_checked_before_the_session_is_touched(value: Any) -> None:
     held = context(**{"agent.input": value})
     if value is ...:
@@ -168,11 +187,12 @@ def test_a_tool_schema_without_a_name_offers_nothing() -> None:
     class Nameless(Connectors):
         """Connectors, one of whose schemas has no name."""
 
-        def tools(self, names: Any) -> list[JSONObject]:
-            return [{"type": "function"}, *super().tools(names)]
+        def tools(self, names: Any) -> Any:
+            yield from [{"type": "function"}, *super().tools(names)]
 
     agent = session({"output": [SEARCH]}, {"output": []}, {"output": [SAYS]}, connectors=Nameless())
     agent_app.main(agent, context())
+    assert len(agent.responses.requests[0]["tools"]) == 3
     assert agent.responses.requests[-1]["input"][-1]["output"] == '{"results": []}'
 
 

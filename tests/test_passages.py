@@ -163,6 +163,15 @@ def test_long_plain_text_is_treated_as_a_page() -> None:
     assert fact in output
 
 
+@pytest.mark.parametrize("place", [0, 120])
+def test_of_what_was_asked_in_many_lines_the_first_and_the_last_count(place: int) -> None:
+    asked, fact = ASKED_AND_FACTS["english"]
+    text = with_facts(filler("english", 300_000), (0.5, fact))
+    lines = [FILLERS["english"].format(n=n) for n in range(1_000, 1_120)]
+    lines.insert(place, asked)
+    assert fact in readable_output(text, "\n".join(lines), MAX_OUTPUT_CHARS)
+
+
 def test_the_question_and_the_calls_of_a_turn_choose_the_passages() -> None:
     (question, census), (query, court) = ASKED_AND_FACTS["english"], ASKED_AND_FACTS["german"]
     slug = "北京市人口统计在此。"

@@ -65,6 +65,7 @@ def refusal(status: int, says: object) -> tuple[int, JSONObject]:
     return 502, {"error": {"message": message, "type": "server_error", "param": None}}
 
 
+OUT_OF_WINDOW = {"message": "exceeds the context window", "code": "context_length_exceeded"}
 TOO_LONG = refusal(400, {"error": {"message": "exceeds the context", "code": 400}})
 NO_TOOLS = refusal(400, {"error": {"message": "gemma2 does not support tools"}})
 BUSY = refusal(503, "overloaded")
@@ -186,6 +187,12 @@ def test_case_41_what_is_left_out_after_a_refusal_stays_out(runtime: Endpoint) -
             [{"type": "error", "error": {"message": "long", "code": "400"}}],
             5,
         ),
+        case(41, "window-in-the-stream", [{"type": "error", "error": OUT_OF_WINDOW}], 5),
+        case(41, "window-in-the-response", failed("exceeds the context window"), 5),
+        case(41, "window-with-500", refusal(500, {"error": OUT_OF_WINDOW}), 5),
+        case(41, "question-lost", refusal(500, "no user query found in messages"), 5),
+        case(41, "too-large-for-the-rate", refusal(429, "Request too large: Limit 9 tokens"), 5),
+        case(41, "window-as-text", [{"type": "error", "error": "a context length of only 9"}], 5),
     ],
 )
 def test_only_what_was_refused_is_cut_and_tried_on(
@@ -205,19 +212,30 @@ def test_case_41_the_earlier_messages_are_cut_too_and_the_log_says_so(
     runtime: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     earlier = [message("user", "u" * 1_000), message("assistant", "a" * 300)]
-    session = run_on(runtime, TOO_LONG, TOO_LONG, response(), TEXT, items=earlier)
+    newer = [message("user", "u" * 50), message("assistant", "a" * 50)]
+    session = run_on(runtime, TOO_LONG, TOO_LONG, response(), TEXT, items=earlier + newer)
     question = message("user", QUESTION)
     assert [request["input"] for request in runtime.requests] == [
-        [*earlier, question],
-        [earlier[1], question],
+        [*earlier, *newer, question],
+        [*newer, question],
         [question],
         [question],
     ]
     assert session.answers()[-1] == "Federated AI."
     log = capsys.readouterr().out
-    assert "The evidence was cut" in log
-    assert "(1) are left out" in log
+    assert "(2) are left out" in log
+    assert "The evidence was cut" not in log
     assert [item["content"] for item in stored(session.context)][:2] == ["u" * 1_000, "a" * 300]
+
+
+def test_case_41_a_long_question_that_failed_does_not_make_the_next_fail(
+    runtime: Endpoint,
+) -> None:
+    earlier = [message("user", "u" * 100_000), message("user", "short")]
+    session = run_on(runtime, TOO_LONG, TOO_LONG, response(), TEXT, items=earlier)
+    assert runtime.requests[1]["input"][0]["content"].endswith(f"u\n\nshort\n\n{QUESTION}")
+    assert runtime.requests[2]["input"] == [message("user", f"short\n\n{QUESTION}")]
+    assert session.answers() == ["Federated AI."]
 
 
 def test_case_41_a_small_window_gets_as_much_evidence_as_fits(runtime: Endpoint) -> None:
@@ -246,6 +264,54 @@ def test_case_41_a_model_that_refuses_tools_answers_with_the_whole_conversation(
     assert "The model can't call tools." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "says",
+    ["doesn't support tool calling without `tools=` param", "The toolConfig field must be defined"],
+)
+def test_case_41_a_model_that_takes_calls_only_beside_tools_is_told_what_they_returned(
+    runtime: Endpoint, says: str
+) -> None:
+    needs_tools = refusal(400, {"error": {"message": says}})
+    session = run_on(runtime, response(GOOD_CALL), response(), needs_tools, TEXT)
+    (told,) = runtime.requests[-1]["input"]
+    assert told["role"] == "user"
+    assert told["content"].startswith(f"{QUESTION}\n\n")
+    assert told["content"].endswith(runtime.requests[-2]["input"][-1]["output"])
+    assert session.answers() == ["Federated AI."]
+
+
+@pytest.mark.parametrize("says", ["unknown argument: tool_choice", "no such field"])
+def test_case_41_what_was_cut_in_vain_is_whole_again_for_the_answer(
+    runtime: Endpoint, says: str
+) -> None:
+    def without_planning(request: JSONObject) -> Any:
+        return refusal(400, {"error": {"message": says}}) if "tools" in request else TEXT
+
+    earlier = [message("user", "first"), message("assistant", "answer")]
+    page = output_of("Federated AI trains where the data is. " * 1_000)
+    tries = 2 if "tool" in says else 4
+    planning = [response(GOOD_CALL), *[without_planning] * tries]
+    session = run_on(runtime, *planning, without_planning, items=earlier, connector=page)
+    assert runtime.requests[-1]["input"] == runtime.requests[1]["input"]
+    assert "The evidence was cut" not in drawn_text(session.emitted)
+
+
+def test_fields_that_are_null_are_not_sent_back(runtime: Endpoint) -> None:
+    nulls = {"status": None, "encrypted_content": None}
+    items = [REASONING | nulls, GOOD_CALL | nulls]
+    run_on(runtime, response(*items), response(), TEXT)
+    assert runtime.requests[1]["input"][1:3] == [REASONING, GOOD_CALL]
+
+
+def test_case_41_the_second_try_gives_drafts_as_text(runtime: Endpoint) -> None:
+    draft = assistant_message("A draft.") | {"id": "msg_1", "phase": "commentary"}
+    refused = refusal(400, "input should be a valid string")
+    session = run_on(runtime, response(draft, GOOD_CALL), refused, response(), TEXT)
+    assert runtime.requests[1]["input"][1] == draft
+    assert runtime.requests[2]["input"][1] == message("assistant", "A draft.")
+    assert session.answers() == ["Federated AI."]
+
+
 def test_case_45_messages_of_a_role_in_a_row_are_joined_for_the_second_try_alone(
     runtime: Endpoint,
 ) -> None:
@@ -264,6 +330,16 @@ def test_case_45_messages_of_a_role_in_a_row_are_joined_for_the_second_try_alone
         "again",
         QUESTION,
     ]
+
+
+def test_case_45_the_second_try_begins_with_a_message_of_the_user(runtime: Endpoint) -> None:
+    earlier = [message("assistant", "Ask me.")]
+    alternate = refusal(500, "conversation roles must alternate user/assistant")
+    session = run_on(runtime, alternate, response(), TEXT, items=earlier)
+    question = message("user", QUESTION)
+    inputs = [request["input"] for request in runtime.requests]
+    assert inputs == [[*earlier, question], [question], [question]]
+    assert session.answers() == ["Ask me.", "Federated AI."]
 
 
 @pytest.mark.parametrize(
@@ -317,6 +393,24 @@ def test_case_45_messages_of_a_role_in_a_row_are_joined_for_the_second_try_alone
         case(54, "nothing", [{"type": "error"}], "The model provider gave no reason."),
         case(
             54, "long", refusal(500, "e" * 900_000), "e" * 300 + "... (500 Internal Server Error)"
+        ),
+        case(
+            54,
+            "list",
+            refusal(400, [{"error": {"code": 400, "message": "odd", "status": "INVALID"}}]),
+            "odd (400 Bad Request)",
+        ),
+        case(
+            54,
+            "details",
+            refusal(422, {"message": {"detail": [{"loc": ["body"], "msg": "odd"}]}}),
+            "odd (422 Unprocessable Entity)",
+        ),
+        case(
+            54,
+            "detail",
+            refusal(422, {"detail": [{"msg": "odd"}]}),
+            "odd (422 Unprocessable Entity)",
         ),
     ],
 )
@@ -404,6 +498,10 @@ def test_case_44_drafts_and_reasoning_go_on_clean() -> None:
         case(46, "requires", "This site requires JavaScript."),
         case(46, "german", "Bitte aktivieren Sie JavaScript, um die Seite zu sehen."),
         case(46, "french", "Veuillez activer JavaScript pour continuer."),
+        case(46, "german", "Bitte aktiviere JavaScript."),
+        case(46, "italian", "Per favore abilita JavaScript."),
+        case(46, "spanish", "Este sitio requiere JavaScript."),
+        case(46, "japanese", "JavaScriptを有効にしてください"),
         case(46, "chinese", "请启用 JavaScript 后继续。"),
         case(
             46,
@@ -445,6 +543,11 @@ def test_a_page_without_readable_text_becomes_an_error_output(page: str) -> None
 )
 def test_a_short_page_is_still_a_page(page: str) -> None:
     assert json.loads(sent_output(output_of(page))) == {"content": page}
+
+
+def test_case_46_a_page_whose_content_is_null_becomes_an_error_output() -> None:
+    output = sent_output(lambda call: {**page_for(call), "output": '{"content": null}'})
+    assert "no readable text" in json.loads(output)["error"]
 
 
 def test_case_46_a_blank_output_that_is_no_json_becomes_an_error_output() -> None:
@@ -543,6 +646,7 @@ def test_case_48_another_failure_is_not_run_again(says: str) -> None:
         case(50, "user", "https://me:SECRET@a.example/page", "https://a.example/page"),
         case(50, "fragment", "https://a.example/page#SECRET", "https://a.example/page"),
         case(50, "query", "https://a.example/page?k=SECRET#SECRET", "https://a.example/page?..."),
+        case(50, "escaped", "https://a.example/?q=a%20b&k=SECRET", "https://a.example/?..."),
         case(50, "root", "https://SECRET@a.example#SECRET", "https://a.example"),
     ],
 )
@@ -606,7 +710,7 @@ def test_a_failed_response_fails_in_any_event(runtime: Endpoint, kind: str, held
     assert "overloaded" in failed_on(runtime, odd, **{"agent.max-tool-turns": 0})
 
 
-@pytest.mark.parametrize("delta", [None, ..., 5, [], {"text": "x"}])
+@pytest.mark.parametrize("delta", [None, ..., 5, [], {"text": "x"}, ""])
 @pytest.mark.parametrize(
     "kind", [DELTA, "response.refusal.delta", "response.reasoning_summary_text.delta"]
 )
@@ -617,8 +721,17 @@ def test_case_52_a_delta_that_is_no_text_is_not_passed_on(
     if delta is ...:
         del odd["delta"]
     session = answered(runtime, [TEXT[0], odd, *TEXT[1:]])
-    assert all(isinstance(event.get("delta", ""), str) for event in session.emitted)
+    assert odd not in session.emitted
     assert session.answers() == ["Federated AI."]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_refusal_has_no_note_about_its_links(runtime: Endpoint, streamed: bool) -> None:
+    says = "I can't; see https://a.example/policy"
+    refused = response(message("assistant", [{"type": "refusal", "refusal": says}]))
+    deltas = [{"type": "response.refusal.delta", "delta": says}] if streamed else []
+    session = answered(runtime, [*deltas, {"type": "response.completed", "response": refused}])
+    assert drawn_text(session.emitted) == says
 
 
 def messages_in_parts(how: str, *phases: str | None) -> list[JSONObject]:
