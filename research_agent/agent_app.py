@@ -682,9 +682,9 @@ def fitness(parts: list[str], asked: str) -> list[float]:
     # bounds the time and the memory.
     asked_lines, most = asked.splitlines(), 2 * MAX_CALLS_PER_TURN
     asked_lines = [*asked_lines[:most], *asked_lines[most:][-most:]]
-    lines = [pieces(f"{line[:300]} {line[-300:]}") for line in asked_lines]
+    lines = [set(pieces(f"{line[:300]} {line[-300:]}")) for line in asked_lines]
     wanted = set().union(*lines)
-    shared = [wanted & pieces(part) for part in parts]
+    shared = [wanted.intersection(pieces(part)) for part in parts]
     counts = Counter(chain.from_iterable(shared))
     weights = {piece: math.log(len(parts) / counts.get(piece, 0.5)) for piece in wanted}
 
@@ -701,11 +701,11 @@ def fitness(parts: list[str], asked: str) -> list[float]:
     return [fit + (padded[n] + padded[n + 2]) / 2 for n, fit in enumerate(own)]
 
 
-def pieces(text: str) -> set[str]:
+def pieces(text: str) -> list[str]:
     """Return the pieces of a text's words, whatever their case and accents."""
     text = unicodedata.normalize("NFD", text.casefold())
     text = re.sub("[\u0300-\u036f\u064b-\u0652]", "", text)
-    return set(PIECE.findall(unicodedata.normalize("NFC", text)))
+    return PIECE.findall(unicodedata.normalize("NFC", text))
 
 
 def json_size(text: str) -> int:
