@@ -102,7 +102,12 @@ def command_seconds(script: str) -> float:
     """Return the seconds that a Python script takes."""
     started = time.monotonic()
     subprocess.run(
-        [sys.executable, "-c", script], cwd=CHECKOUT, stdout=subprocess.DEVNULL, check=True
+        [sys.executable, "-c", script],
+        cwd=CHECKOUT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
     )
     return time.monotonic() - started
 

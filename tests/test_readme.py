@@ -31,7 +31,7 @@ NOT_RUN = {
 }
 # What a person asks who has no terminal, and how much of the figures a test has time for.
 INPUT = {"uv run python -m local": "What is federated AI?\n"}
-MORE = {"uv run --group test python -m tests.benchmark": " --rounds 1 --calls 1 --chats 1"}
+MORE = {"uv run --group test python -m tests.benchmark": " --rounds 1 --calls 1 --chats 0"}
 
 
 def blocks(language: str) -> list[str]:
