@@ -195,7 +195,7 @@ def measure_runs(rounds: int, slow: Services) -> None:
 
 def app_copy(folder: Path, way: str) -> Path:
     """Return a copy of the app whose calls run in this way."""
-    copy = folder / str(len(way))
+    copy = folder / way.replace(" ", "")
     if not copy.exists():
         shutil.copytree(CHECKOUT / "research_agent", copy / "research_agent")
         shutil.copy(CHECKOUT / "pyproject.toml", copy)
