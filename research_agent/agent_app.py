@@ -368,7 +368,9 @@ def failure(said: object, status: int = 0) -> ModelError:
         named = f"{status} {responses.get(status, '')}".strip()
         text = f"{text} ({named})" if text else named
     exc = ModelError(text or "The model provider gave no reason.")
-    exc.refused = (400 <= status < 500 and status not in (408, 429)) or bool(TOO_LONG.search(text))
+    # Another request helps neither a key that is wrong nor a provider that is busy.
+    about_request = 400 <= status < 500 and status not in (401, 402, 403, 408, 429)
+    exc.refused = about_request or bool(TOO_LONG.search(text))
     return exc
 
 
@@ -623,6 +625,10 @@ def require_page(page: str) -> None:
             "This is a PDF, an image or another binary, not text. Look for the same as a web page "
             "(for arXiv, /abs/ or /html/ in place of /pdf/)."
         )
+    # A language that Latin-1 can write has no such share of these letters.
+    letters = len(re.findall("[\x80-\xff]", page))
+    if letters > max(40, 0.4 * len("".join(page.split()))):
+        raise ValueError("This page was read in the wrong character encoding. Look elsewhere.")
     visible = HTML_MARKUP.sub(" ", page) if HTML.match(page.lstrip()) else page
     # A shell says little more than that.
     is_shell = len(visible) < 500 and NEEDS_JAVASCRIPT.search(visible)

@@ -46,7 +46,7 @@ GROUP = 16
 CALLS_OF_A_CHAT = 3
 # A chat without an answer by then counts as lost.
 CHAT_SECONDS = 400
-PAGE_CHARS = 2**20
+PAGE_BYTES = 2**20
 
 AS_BUILT = f"MAX_OPEN_CALLS = {MAX_OPEN_CALLS}"
 ONE_AT_A_TIME = "MAX_OPEN_CALLS = 1"
@@ -294,18 +294,22 @@ def measure_conversation() -> None:
 def measure_passages() -> None:
     """Print what a page of 1 MiB takes, of the slowest kinds, and eight of the slowest at once."""
     chance = Random(0)
-    different = "".join(chance.choices(ascii_lowercase + "     ", k=PAGE_CHARS))
+    different = "".join(chance.choices(ascii_lowercase + "     ", k=PAGE_BYTES))
     han, hangul, arabic = (
-        "".join(map(chr, chance.choices(range(*script), k=PAGE_CHARS)))
+        "".join(map(chr, chance.choices(range(*script), k=PAGE_BYTES)))
         for script in ((0x4E00, 0xA000), (0xAC00, 0xD7A4), (0x0620, 0x064B))
     )
     pages = {
-        "a million times the same": ("word " * PAGE_CHARS)[:PAGE_CHARS],
+        "a million times the same": ("word " * PAGE_BYTES)[:PAGE_BYTES],
         "different words": different,
         "one line without spaces": different.replace(" ", "x"),
         "Chinese": han,
         "Korean": hangul,
         "Arabic": arabic,
+    }
+    # `web_fetch` bounds the bytes of a page.
+    pages = {
+        name: page.encode()[:PAGE_BYTES].decode(errors="ignore") for name, page in pages.items()
     }
     asked = "\n".join(
         ["What is the population of Zürich?", *[f"https://a.example/{different}"] * 8]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -206,6 +207,19 @@ def test_only_what_was_refused_is_cut_and_tried_on(
     outputs = [len(request["input"][-1]["output"]) for request in runtime.requests[1:]]
     assert outputs[0] == outputs[1]
     assert all(later <= earlier // 4 for earlier, later in itertools.pairwise(outputs[1:]))
+
+
+def test_case_41_a_wrong_key_cuts_nothing(
+    runtime: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong_key = refusal(401, {"error": {"message": "Incorrect API key provided."}})
+    earlier = [message("user", "Hello"), message("assistant", "Hi. " * 500)]
+    runtime += [wrong_key] * 4
+    session = ScriptedSession(make_context(earlier), [])
+    with pytest.raises(RuntimeError, match="Incorrect API key"):
+        main(session, session.context)
+    assert all(request["input"] == runtime.requests[0]["input"] for request in runtime.requests)
+    assert "left out" not in capsys.readouterr().out
 
 
 def test_case_41_the_earlier_messages_are_cut_too_and_the_log_says_so(
@@ -562,6 +576,7 @@ def test_case_14_the_error_output_of_a_pdf_says_where_to_look() -> None:
 
 CHINESE = "联邦学习在数据所在之处训练模型，充满希望。" * 20
 GERMAN = "Der schöne Größenwahn über Äpfel – „Zitat“ à la carte."
+JAPANESE = "連合学習はデータのある場所でモデルを訓練する。" * 10
 RUSSIAN = "Федеративное обучение — это подход к обучению моделей."
 
 
@@ -586,8 +601,28 @@ def test_case_47_what_lost_bytes_on_the_way_is_never_called_a_binary(lost: str) 
 
 
 @pytest.mark.parametrize(
+    ("text", "charset"),
+    [
+        case(47, "chinese", CHINESE, "gbk"),
+        case(47, "chinese-utf-8", CHINESE, "utf-8"),
+        case(47, "japanese", JAPANESE, "euc-jp"),
+        case(47, "japanese-windows", JAPANESE, "cp932"),
+        case(47, "russian", RUSSIAN * 5, "cp1251"),
+        case(47, "arabic", "التعلم الموحد يدرب النموذج حيث توجد البيانات. " * 5, "utf-8"),
+    ],
+)
+def test_what_no_repair_brings_back_becomes_an_error_output(text: str, charset: str) -> None:
+    misread = text.encode(charset).decode("latin-1")
+    # `web_fetch` of Flower 1.35.0 loses these on the way, in trafilatura.
+    extracted = re.sub("[\x7f-\x9f]", "", misread)
+    error = json.loads(sent_output(output_of(extracted)))["error"]
+    assert "wrong character encoding" in error
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        case(47, "icelandic", "Það er ætlunin að þú hlýðir á mig; öll börn fæðast frjáls. " * 5),
         case(47, "french", "Le thé\xa0», dit-il à Zoë, était déjà prêt — café, crème, été."),
         case(47, "german", GERMAN),
         case(47, "chinese", CHINESE),
