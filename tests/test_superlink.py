@@ -245,8 +245,10 @@ def test_a_call_that_never_returns_holds_back_neither_answer_nor_end() -> None:
             "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 20}
         )
         assert bench.fetch_hangs.wait(60)
-        [connector] = [p for p in below(bench.link.superexec) if "flwr-connector" in p.name()]
-        connector.kill()
+        connectors = [p for p in below(bench.link.superexec) if "flwr-connector" in p.name()]
+        assert connectors
+        for connector in connectors:
+            connector.kill()
         seen = bench.finish("hangs", run)
         _, left = psutil.wait_procs(below(bench.link.superexec), timeout=10)
         assert still_living(left) == []
