@@ -55,14 +55,16 @@ ONE_AT_A_TIME = "MAX_OPEN_CALLS = 1"
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 3,
     calls: Annotated[int, typer.Option(min=1, max=8, help="How many calls a turn has.")] = 4,
-    chats: Annotated[int, typer.Option(min=0, help="How many chats start at once.")] = 6,
+    chats: Annotated[
+        int, typer.Option(min=0, help="How many chats start at once; 0: nothing on cold tasks.")
+    ] = 6,
 ) -> None:
     """Compare runs as built with runs that make one call at a time; then read long texts."""
     print(f"{os.cpu_count()} cores, {rounds} rounds, {calls} calls a turn, medians in seconds\n")
-    measure_warmth(rounds)
-    measure_runs(rounds, Services(calls))
     if chats:
+        measure_warmth(rounds)
         measure_chats(chats)
+    measure_runs(rounds, Services(calls))
     measure_conversation()
     measure_passages()
     measure_note()
