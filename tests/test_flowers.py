@@ -20,7 +20,6 @@ from local.services import (
     function_call,
     response,
     services,
-    text_events,
 )
 from local.stand_ins import stand_in_search
 from local.superlink import (
@@ -36,17 +35,14 @@ from local.superlink import (
 )
 from tests.conftest import Bench, Seen
 from tests.scripted import QUESTION, message
+from tests.test_superlink import DRAFT, NO_SUCH_MODEL, PAGE, SEARCH, pieces
 
 # The Flowers, and what their SuperExecs have to be told besides.
 FLOWERS = {"1.36.0": ("--plugin-type", "serverapp"), "1.42.0": ()}
 CLIENT = Path(__file__).parent / "newer_flower.py"
 RUN_SECONDS = 150
 
-PAGE = "https://federated.example/what-is-federated-ai"
-SEARCH = function_call("web_search", "search", query="federated AI")
 FETCH = function_call("web_fetch", "fetch", url=PAGE)
-DRAFT = assistant_message("A private draft.")
-NO_SUCH_MODEL = (404, {"error": {"message": "no such model"}})
 
 pytestmark = [pytest.mark.registry, pytest.mark.timeout(400)]
 
@@ -145,11 +141,6 @@ def newer_superlink(
         listens = partial(is_taken, port)
         wait_for(listens, START_SECONDS, "The SuperLink doesn't answer", keeper, log)
         yield address
-
-
-def pieces(*texts: str) -> Iterator[JSONObject]:
-    """Return the events of an answer in these pieces."""
-    return text_events(texts)
 
 
 def test_the_main_path_holds(flower: NewerFlower) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from local.services import JSONObject, assistant_message, function_call, response, text_events
+from local.services import JSONObject, assistant_message, function_call, response
 from research_agent.agent_app import (
     MAX_EVIDENCE_CHARS,
     MAX_ITEM_CHARS,
@@ -33,10 +33,8 @@ from tests.scripted import (
     stored,
     without_note,
 )
-from tests.test_cases import GOOD_CALL, case, failed, output_of, sent_output
+from tests.test_cases import DELTA, GOOD_CALL, TEXT, case, failed, output_of, sent_output
 
-TEXT = list(text_events(["Federated ", "AI."]))
-DELTA = "response.output_text.delta"
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
 
 
