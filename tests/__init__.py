@@ -2,5 +2,6 @@
 
 import os
 
-# gRPC complains on the terminal of a process that is forked beside its threads.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+# A terminal's command is forked beside gRPC's threads, whose fork handlers now and then end the
+# fork before it is the command.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
