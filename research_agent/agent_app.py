@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.client import HTTPException, responses
+from http.client import responses
 from importlib.metadata import version
-from itertools import accumulate, chain
-from threading import Lock, Semaphore, Thread
+from itertools import accumulate, chain, count
+from multiprocessing import TimeoutError as NotReady
+from multiprocessing.pool import ThreadPool
+from threading import Lock
 from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.parse import unquote, unquote_to_bytes
@@ -45,13 +47,16 @@ MAX_ERROR_CHARS = 2_000
 MAX_REASON_CHARS = 300
 MAX_EVIDENCE_CHARS = 400_000
 MAX_HISTORY_CHARS = 200_000
+MAX_NOTE_LINKS = 5
+# How often what a provider refuses is made lighter: at the last step nothing much is left of it.
+MAX_LIGHTNESS = 9
 RETRY_PAUSE_SECONDS = 1.0
 # The Runtime gives a model reply 300 s and then says in the stream that it is late.
 MODEL_REPLY_SECONDS = 310.0
-# Flower 1.35.0 queues this many events; what is still queued when `main` returns is dropped, and
-# there is no public flush. So a run ends when a slow connection would have taken them.
-EVENT_QUEUE = 256
+# Flower 1.35.0 drops the events that still wait when `main` returns, and has no public flush: so a
+# run ends when a slow connection would have taken them.
 EVENTS_PER_SECOND = 128
+MAX_EVENT_SECONDS = 2.0
 EVENT_MARGIN_SECONDS = 0.5
 
 PLANNING_INSTRUCTIONS = """\
@@ -74,8 +79,6 @@ Notes "Added by Research Agent, not by the model" are the app's; write none your
 
 # What the app adds to an answer begins like this: no model writes it, and later runs know it.
 NOTE_OPENING = "\n\n---\nAdded by Research Agent, not by the model:\n"
-MAX_NOTE_LINKS = 5
-MAX_NOTE_LINK_CHARS = 500
 
 TEXT_DELTA, REFUSAL_DELTA = "response.output_text.delta", "response.refusal.delta"
 COMPLETED, INCOMPLETE = "response.completed", "response.incomplete"
@@ -88,7 +91,7 @@ app = AgentApp()
 
 @dataclass
 class Run:
-    """What a run has in hand; `input` is what its requests hold: recent messages, then evidence."""
+    """What a run has in hand; `lightness` grows as the model provider refuses its requests."""
 
     agent: AgentSession
     context: Context
@@ -96,9 +99,9 @@ class Run:
     model: str
     deadline: float
     messages: list[JSONObject]
-    input: list[JSONObject]
-    lightened: bool = False
     evidence: list[JSONObject] = field(default_factory=list)
+    lightness: int = 0
+    tells_evidence: bool = False
     shortfalls: list[str] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
 
@@ -109,7 +112,7 @@ class ModelError(RuntimeError):
     refused = False
 
 
-# --- Configuration
+# --- Configuration and conversation
 
 
 def text_setting(config: UserConfig, key: str, default: str = "") -> str:
@@ -124,17 +127,6 @@ def whole_number(config: UserConfig, key: str, default: int, least: int, most: i
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{key} must be a whole number from {least} to {most}; it was {value!r}.")
     return value
-
-
-def require_flower(agent: AgentSession) -> None:
-    if not runtime_url() and not hasattr(agent, "responses"):
-        raise RuntimeError(
-            "This app needs Flower 1.35 or newer, with the Runtime's Open Responses endpoint or "
-            f"`agent.responses`; here is neither, on Flower {version('flwr')}."
-        )
-
-
-# --- Conversation
 
 
 def message_text(content: object) -> str:
@@ -187,8 +179,6 @@ def recent_messages(messages: list[JSONObject], limit: int) -> list[JSONObject]:
     while first > 0 and len(messages[first - 1]["content"]) <= limit:
         first -= 1
         limit -= len(messages[first]["content"])
-    if first > 0:
-        log(f"The oldest messages of the run series ({first}) are left out of the requests.")
     return messages[first:]
 
 
@@ -221,24 +211,6 @@ def clean(text: str) -> str:
     return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
 
 
-def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value with each of its texts changed."""
-    if isinstance(value, dict):
-        return {change(key): with_texts(held, change) for key, held in value.items()}
-    if isinstance(value, list):
-        return [with_texts(held, change) for held in value]
-    return change(value) if isinstance(value, str) else value
-
-
-def cut_mark(text: str) -> str:
-    return f"\n[cut: the whole has {len(text)} characters]"
-
-
-def cut(text: str, limit: int) -> str:
-    mark = cut_mark(text)
-    return text if len(text) <= limit else text[: limit - len(mark)] + mark
-
-
 def without_secrets(text: str) -> str:
     """Return a text whose addresses have no user info, no query string and no fragment."""
     text = re.sub(r"(?<=://)[^\s/?#\"'<>]*@", "", text)
@@ -248,12 +220,12 @@ def without_secrets(text: str) -> str:
 
 def error_text(exc: BaseException) -> str:
     says = str(exc) if isinstance(exc, (RuntimeError, ValueError)) else ""
-    return cut(without_secrets(clean(says or repr(exc))), MAX_ERROR_CHARS)
+    return fitted(without_secrets(clean(says or repr(exc))), "", MAX_ERROR_CHARS)
 
 
 def json_text(value: object) -> str:
-    """Return a value as JSON text in which every script stands as itself."""
-    return json.dumps(value, ensure_ascii=False)
+    """Return a value as clean JSON text in which every script stands as itself."""
+    return clean(re.sub(r"(\\\\)|\\u0000", r"\1", json.dumps(value, ensure_ascii=False)))
 
 
 def json_value(text: object) -> object:
@@ -273,6 +245,14 @@ def runtime_url() -> str:
     return os.environ.get("FLWR_RUNTIME_BASE_URL", "")
 
 
+def require_flower(agent: AgentSession) -> None:
+    if not runtime_url() and not hasattr(agent, "responses"):
+        raise RuntimeError(
+            "This app needs Flower 1.35 or newer, with the Runtime's Open Responses endpoint or "
+            f"`agent.responses`; here is neither, on Flower {version('flwr')}."
+        )
+
+
 def private_response(agent: AgentSession, context: Context, request: JSONObject) -> JSONObject:
     """Return the model's reply, and leave the run series as it was, also where this raises."""
     # `agent.responses.create` stores each reply as conversation.
@@ -287,13 +267,89 @@ def private_response(agent: AgentSession, context: Context, request: JSONObject)
                 context.state["items"] = before
 
 
-def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONObject]:
-    """Yield the Open Responses events of a reply; one that isn't streamed comes as its end.
+def ask(
+    run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float = math.inf
+) -> JSONObject:
+    """Return what an attempt at a model request gives; one that fails is tried again, lighter.
 
-    Raises ``ModelError``, or what the session of a host without an endpoint raises.
+    What is busy or slow is tried twice, what is refused as long as something can be cut; nothing is
+    tried again after the deadline, or once text of the answer has been shown. Raises
+    ``RuntimeError`` with the reason, or what a host without an endpoint raises.
     """
-    request = {"model": run.model, "input": run.input, **fields}
-    # The endpoint leaves `Context` alone, and can be given up after `seconds` without a sign.
+    for tries in count(1):
+        try:
+            return attempt()
+        # A model fails in whatever way its provider, the Runtime or a host's session does.
+        except Exception as exc:
+            failed = f"{what} failed: {error_text(exc)}"
+            may_help = lighten(run, exc) or tries == 1
+            if time.monotonic() >= deadline or has_shown(run) or not may_help:
+                if runtime_url() or isinstance(exc, ModelError):
+                    raise RuntimeError(failed) from exc
+                raise
+        log(f"{failed}\nIt is tried once more.")
+        time.sleep(RETRY_PAUSE_SECONDS)
+    raise AssertionError
+
+
+def lighten(run: Run, exc: Exception) -> bool:
+    """Make the run's requests lighter if that changes them; return whether a refused one was."""
+    refused = isinstance(exc, ModelError) and exc.refused
+    about_tools = bool(ABOUT_TOOLS.search(str(exc)))
+    before = request_input(run, run.lightness)
+    if refused and about_tools and run.evidence and not run.tells_evidence:
+        run.tells_evidence, run.lightness = True, max(1, run.lightness)
+        return True
+    most = MAX_LIGHTNESS if refused and not about_tools else 1
+    for lightness in range(run.lightness + 1, most + 1):
+        if request_input(run, lightness) != before:
+            run.lightness = lightness
+            if refused and lightness > 1:
+                log("All but the question is cut to a quarter.")
+            return refused
+    return False
+
+
+def request_input(run: Run, lightness: int) -> list[JSONObject]:
+    """Return what a request holds: recent messages, and the evidence after them.
+
+    From lightness 1 on it is plain, and each step from 2 on cuts to a quarter all but the question.
+    """
+    share = 4 ** max(0, lightness - 1)
+    question = run.messages[-1]["content"]
+    earlier = sum(len(said["content"]) for said in run.messages) - len(question)
+    items = recent_messages(run.messages, earlier // share)
+    for item in run.evidence:
+        if output := item.get("output", ""):
+            room = max(len(output) // share, MAX_REASON_CHARS)
+            item = {**item, "output": fitted(output, question, room)}
+        items.append(item)
+    return plain(items, run.tells_evidence) if lightness else items
+
+
+def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
+    """Return items without reasoning and ids, with messages as texts in turn."""
+    # Providers that keep nothing don't know the ids, vLLM takes no parts of a message without its
+    # id, and some templates want the roles to alternate, the user first. Claude and Bedrock take
+    # calls only beside a list of tools, which no answer request has.
+    kept: list[JSONObject] = []
+    for item in items:
+        if tells_evidence and "output" in item:
+            item = message("user", f"A tool returned: {item['output']}")
+        if role := item.get("role"):
+            text = message_text(item["content"])
+            if kept and role == kept[-1].get("role"):
+                text = f"{kept.pop()['content']}\n\n{text}"
+            if kept or role == "user":
+                kept.append(message(role, text))
+        elif item["type"] != "reasoning" and not tells_evidence:
+            kept.append({key: value for key, value in item.items() if key != "id"})
+    return kept
+
+
+def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONObject]:
+    """Yield the Open Responses events of a reply; one that isn't streamed comes as its end."""
+    request = {"model": run.model, "input": request_input(run, run.lightness), **fields}
     if not runtime_url():
         response = private_response(run.agent, run.context, request)
         yield event_or_failure({"type": COMPLETED, "response": response})
@@ -304,17 +360,17 @@ def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONO
     }
     post = Request(f"{runtime_url()}/responses", json.dumps(request).encode(), headers)
     try:
-        with urlopen(post, timeout=seconds) as reply:
-            for line in reply if request["stream"] else [reply.read()]:
-                event = json_value(line.removeprefix(b"data:").decode(errors="replace"))
-                if not request["stream"]:
-                    event = {"type": COMPLETED, "response": event}
-                if isinstance(event, dict):
-                    yield event_or_failure(event)
+        # The endpoint leaves `Context` alone, and can be given up after `seconds` without a sign.
+        reply = urlopen(post, timeout=seconds)
     except HTTPError as exc:
-        raise failure(json_value(exc.read().decode(errors="replace")), exc.code) from exc
-    except (HTTPException, OSError, ValueError) as exc:
-        raise ModelError(error_text(exc)) from exc
+        raise failure(exc.read().decode(errors="replace"), exc.code) from exc
+    with reply:
+        for line in reply if request["stream"] else [reply.read()]:
+            event = json_value(line.removeprefix(b"data:").decode(errors="replace"))
+            if not request["stream"]:
+                event = {"type": COMPLETED, "response": event}
+            if isinstance(event, dict):
+                yield event_or_failure(event)
 
 
 def event_or_failure(event: JSONObject) -> JSONObject:
@@ -342,26 +398,10 @@ ABOUT_TOOLS = re.compile(r"\btool|function.?call|call a function", re.I)
 
 def failure(said: object, status: int = 0) -> ModelError:
     """Return the error of a request that failed with this reply and, if known, this HTTP status."""
-    if isinstance(said, list):
-        return failure(said[0] if said else "", status)
-    if isinstance(said, dict):
-        response = said.get("response")
-        nested = response.get("error") if isinstance(response, dict) else None
-        told = (said.get("error"), nested, *map(said.get, ("message", "detail", "msg")))
-        if re.fullmatch("[45][0-9]{2}", str(said.get("code"))):
-            status = int(said["code"])
-        return failure(
-            next((t for t in told if t and isinstance(t, (str, dict, list))), ""), status
-        )
-    text = said if isinstance(said, str) else ""
     # Flower 1.35.0 passes on what a provider refused with the status and the reply in a message.
-    if passed_on := re.fullmatch(r"Model provider request failed: (?:(\d{3}) )?(.*)", text, re.S):
-        return failure(json_value(passed_on[2]), int(passed_on[1] or 0))
-    # The reason is short: the provider's own message, or the title of its page, and the status.
-    if page := HTML.search(text):
-        title = re.search(r"<title[^<>]*>([^<]*)", text, re.I)
-        text = text[: page.start()] + (title[1] if title else "")
-    text = " ".join(clean(text).split())
+    told = re.search(r'(?:request failed: |code\\*": \\*"?)([45]\d\d)\b', json_text(said))
+    status = int(told[1]) if told else status
+    text = reason(said)
     if len(text) > MAX_REASON_CHARS:
         text = f"{text[:MAX_REASON_CHARS]}..."
     if status >= 400 and str(status) not in text:
@@ -374,87 +414,20 @@ def failure(said: object, status: int = 0) -> ModelError:
     return exc
 
 
-def ask(
-    run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float = math.inf
-) -> JSONObject:
-    """Return what an attempt at a model request gives; one that fails is tried again, lighter.
-
-    What is busy or slow is tried twice, what is refused as long as something can be cut, and the
-    run's input stays as it was tried last; nothing is tried again after the deadline, or once text
-    of the answer has been shown. Raises ``RuntimeError`` with the reason, or what a host raises.
-    """
-    tries = 0
-    while True:
-        tries += 1
-        try:
-            return attempt()
-        # A model fails in whatever way its provider, the Runtime or a host's session does.
-        except Exception as exc:
-            failed = f"{what} failed: {error_text(exc)}"
-            refused = isinstance(exc, ModelError) and exc.refused
-            in_time = time.monotonic() < deadline and not has_shown(run)
-            lighter = lighter_input(run, exc) if in_time else None
-            if not in_time or (tries > 1 and not (refused and lighter)):
-                if isinstance(exc, ModelError):
-                    raise RuntimeError(failed) from exc
-                raise
-        log(f"{failed}\nIt is tried once more.")
-        if lighter:
-            if evidence_of(lighter) not in ([], evidence_of(plain_input(run.input))):
-                fall_short(run, "The evidence was cut: the model takes no more of it.")
-            run.input, run.lightened = lighter, True
-        time.sleep(RETRY_PAUSE_SECONDS)
-
-
-def refuses_tools(run: Run, exc: Exception) -> bool:
-    return bool(ABOUT_TOOLS.search(str(exc))) and not any(map(is_call, run.input))
-
-
-def lighter_input(run: Run, exc: Exception) -> list[JSONObject] | None:
-    """Return the input with which a failed request is tried again, None where nothing changes."""
-    refused = isinstance(exc, ModelError) and exc.refused and not refuses_tools(run, exc)
-    evidence = evidence_of(run.input)
-    lighter = plain_input(run.input)
-    # Only what was refused is changed further, and only where nothing else is left to leave out.
-    if refused and ABOUT_TOOLS.search(str(exc)):
-        # Claude and Bedrock take calls only beside a list of tools, which no answer request has.
-        told = "\n\n".join(
-            ["The tools returned:", *(i["output"] for i in evidence if "output" in i)]
-        )
-        lighter = plain_input([*run.input[: -len(evidence)], message("user", told)])
-    elif refused and lighter == run.input:
-        question = run.messages[-1]["content"]
-        sent = sum(len(said["content"]) for said in run.input[: len(run.input) - len(evidence)])
-        room = (sent - len(question)) // 4
-        lighter = plain_input(recent_messages(run.messages, room))
-        for item in evidence:
-            if len(output := item.get("output", "")) > MAX_REASON_CHARS:
-                item = {**item, "output": fitted(output, question, len(output) // 4)}
-            lighter.append(item)
-    return lighter if lighter != run.input else None
-
-
-def evidence_of(items: list[JSONObject]) -> list[JSONObject]:
-    """Return what an input holds after the user's last message."""
-    asked = max(place for place, item in enumerate(items) if item.get("role") == "user")
-    return items[asked + 1 :]
-
-
-def plain_input(items: list[JSONObject]) -> list[JSONObject]:
-    """Return an input without reasoning and ids, and with messages as texts in turn."""
-    # Providers that keep nothing don't know the ids, vLLM takes no parts of a message without its
-    # id, and some templates want the roles to alternate, the user first.
-    plain: list[JSONObject] = []
-    for item in items:
-        if role := item.get("role"):
-            text = message_text(item["content"])
-            if plain and role == plain[-1].get("role"):
-                text = f"{plain.pop()['content']}\n\n{text}"
-            if plain or role == "user":
-                plain.append(message(role, text))
-        elif item["type"] != "reasoning":
-            plain.append({key: value for key, value in item.items() if key != "id"})
-    return plain
+def reason(said: object) -> str:
+    """Return the provider's own message in a reply that failed, or the title of its page."""
+    said = json_value(said)
+    if isinstance(said, dict):
+        said = [said.get(key) for key in ("error", "response", "message", "detail", "msg")]
+    if isinstance(said, list):
+        return next(filter(None, map(reason, said)), "")
+    text = clean(said) if isinstance(said, str) else ""
+    if passed_on := re.fullmatch(r"Model provider request failed: (?:\d{3} )?(.*)", text, re.S):
+        return reason(passed_on[1])
+    if page := HTML.search(text):
+        title = re.search(r"<title[^<>]*>([^<]*)", text, re.I)
+        text = text[: page.start()] + (title[1] if title else "")
+    return " ".join(text.split())
 
 
 def model_text(item: JSONObject) -> str:
@@ -474,15 +447,10 @@ def output_items(response: object) -> list[JSONObject]:
 # --- Tools
 
 
-# A call as providers take it back, and why it can't be run; blank where it can.
-CheckedCall = tuple[JSONObject, str]
-
-
-def is_call(item: JSONObject) -> bool:
-    return item.get("type") == "function_call"
-
-
-def checked_call(call: JSONObject, place: int, names: list[str], ids: set[str]) -> CheckedCall:
+def checked_call(
+    call: JSONObject, place: int, names: list[str], ids: set[str]
+) -> tuple[JSONObject, str]:
+    """Return a call as providers take it back, and why it can't be run; blank where it can."""
     name, call_id, arguments = call.get("name"), call.get("call_id"), call.get("arguments")
     # Some providers give the object itself.
     text = json_text(arguments) if isinstance(arguments, dict) else str(arguments)
@@ -504,36 +472,32 @@ def checked_call(call: JSONObject, place: int, names: list[str], ids: set[str]) 
     return sent, problem
 
 
-def run_calls(run: Run, calls: list[CheckedCall], asked: str, limit: int) -> list[JSONObject]:
+def run_calls(
+    run: Run, calls: list[JSONObject], problems: dict[str, str], asked: str, limit: int
+) -> list[JSONObject]:
     """Run a turn's calls, a few at the same time; return one output a call, in their order."""
-    late = RuntimeError("There was no reply within the time that the run has for research.")
-    results: list[str | Exception] = [ValueError(why) if why else late for _, why in calls]
-    slots, threads = Semaphore(MAX_OPEN_CALLS), []
 
-    def work(place: int, call: JSONObject) -> None:
-        try:
-            results[place] = readable_output(connector_output(run, call), asked, limit)
-        # A connector raises whatever its service, its transport or the Runtime does.
-        except Exception as exc:  # noqa: BLE001
-            results[place] = exc
-        finally:
-            slots.release()
+    def output_of(call: JSONObject) -> str:
+        if problem := problems[call["call_id"]]:
+            raise ValueError(problem)
+        if not seconds_left(run):
+            raise NotReady
+        log(call_line(call))
+        return readable_output(connector_output(run, call), asked, limit)
 
-    for place, (call, problem) in enumerate(calls):
-        if not problem and seconds_left(run) and slots.acquire(timeout=seconds_left(run)):
-            log(call_line(call))
-            # A daemon that never returns doesn't hold back the end of the process.
-            threads.append(Thread(target=work, args=(place, call), daemon=True))
-            threads[-1].start()
-    for thread in threads:
-        thread.join(seconds_left(run))
     outputs = []
-    for (call, _), result in zip(calls, results, strict=True):
-        if isinstance(result, str):
-            outputs.append(call_output(call, result))
-        else:
-            log(f"{call_line(call)} failed: {error_text(result)}")
-            outputs.append(connector_error_output(call, result))
+    # Its threads are daemons: one that never returns doesn't hold back the end of the process.
+    with ThreadPool(MAX_OPEN_CALLS) as pool:
+        results = [pool.apply_async(output_of, [call]) for call in calls]
+        for call, result in zip(calls, results, strict=True):
+            try:
+                outputs.append(call_output(call, result.get(seconds_left(run))))
+            # A connector raises whatever its service, its transport or the Runtime does.
+            except Exception as exc:  # noqa: BLE001
+                if isinstance(exc, NotReady):
+                    exc = RuntimeError("There was no reply within the time for research.")
+                log(f"{call_line(call)} failed: {error_text(exc)}")
+                outputs.append(connector_error_output(call, exc))
     return outputs
 
 
@@ -554,15 +518,15 @@ def connector_output(run: Run, call: JSONObject) -> object:
             return run.agent.connectors.call(call)["output"]
 
 
+def call_words(call: JSONObject) -> str:
+    """Return a call's query or address."""
+    return " ".join(map(str, cast(JSONObject, json_value(call["arguments"])).values()))
+
+
 def call_line(call: JSONObject) -> str:
     """Return a call as the log shows it: the tool, and the query or the address."""
-    subject = " ".join(" ".join(call_words(call)).split())
-    return f"{call['name']}: {without_secrets(subject)[:200]}".rstrip(": ")
-
-
-def call_words(call: JSONObject) -> list[str]:
-    arguments = cast(JSONObject, json_value(call["arguments"]))
-    return list(map(str, arguments.values()))
+    subject = without_secrets(" ".join(call_words(call).split()))
+    return f"{call['name']}: {subject[:200]}".rstrip(": ")
 
 
 def call_output(tool_call: JSONObject, output: str) -> JSONObject:
@@ -583,28 +547,27 @@ def readable_output(output: object, asked: str, limit: int) -> str:
     """Return what a connector gave as text for the model; raise ``ValueError`` for no page."""
     given = output if isinstance(output, str) else json_text(output)
     value = json_value(given)
-    readable = with_texts(value, repaired)
-    page = readable.get("content", readable) if isinstance(readable, dict) else readable
+    readable = repaired(clean(given) if value is given else json_text(value))
+    held = json_value(readable)
+    page = held.get("content", held) if isinstance(held, dict) else held
     if page is None or isinstance(page, str):
         require_page(page or "")
-    if value is given:
-        given = readable
     # What needs no repair, and holds every script as itself, goes on to the letter.
-    elif readable != value or re.search(r"(?<!\\)(\\\\)*\\u", given):
-        given = json_text(readable)
-    return fitted(given, asked, limit)
+    if held == value and not re.search(r"(?<!\\)(\\\\)*\\u", given):
+        readable = given
+    return fitted(readable, asked, limit)
 
 
 def repaired(text: str) -> str:
-    """Return a text clean, and as UTF-8 where it was read as Latin-1."""
+    """Return a text as UTF-8 where it was read as Latin-1."""
     # `web_fetch` of Flower 1.35.0 reads so what names no charset in its HTTP header.
     utf_8 = "[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
     sequences = re.findall(utf_8, text)
-    if sequences and 2 * len("".join(sequences)) >= len(re.findall("[\x80-\xff]", text)):
-        text = re.sub(utf_8, lambda found: found[0].encode("latin-1").decode(errors="ignore"), text)
-        # What remains of sequences that lost a byte on the way.
-        text = re.sub("[\x80-\x9f]", "", text)
-    return clean(text)
+    if 2 * len("".join(sequences)) < len(re.findall("[\x80-\xff]", text)):
+        return text
+    text = re.sub(utf_8, lambda found: found[0].encode("latin-1").decode(errors="ignore"), text)
+    # What remains of sequences that lost a byte on the way.
+    return re.sub("[\x80-\x9f]", "", text)
 
 
 HTML_MARKUP = re.compile(r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.I | re.S)
@@ -659,14 +622,15 @@ def fitted(output: str, asked: str, limit: int) -> str:
     if isinstance(value, dict) and isinstance(page := value.get("content"), str):
         room = limit - len(json_text({**value, "content": ""}))
         if room > limit // 8:
-            return json_text({**value, "content": passages(page, asked, room, json_size)})
+            page = passages(page, asked, room, lambda part: len(json_text(part)) - 2)
+            return json_text({**value, "content": page})
     return passages(output, asked, limit)
 
 
 def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len) -> str:
     """Return of a text its beginning and the passages that fit best, in the text's own order."""
     parts = PASSAGE.findall(text)
-    mark = cut_mark(text)
+    mark = f"\n[cut: the whole has {len(text)} characters]"
     room = limit - size(LEFT_OUT + mark)
     starts, fits = list(accumulate(map(len, parts), initial=0)), fitness(parts, asked)
     # Where passages fit alike, the sort keeps their order, so that the beginning comes first.
@@ -687,15 +651,15 @@ def fitness(parts: list[str], asked: str) -> list[float]:
     # Of many lines the first and the last count, of a long one its beginning and its end: that
     # bounds the time and the memory.
     asked_lines, most = asked.splitlines(), 2 * MAX_CALLS_PER_TURN
-    asked_lines = [*asked_lines[:most], *asked_lines[most:][-most:]]
-    lines = [set(pieces(f"{line[:300]} {line[-300:]}")) for line in asked_lines]
-    wanted = set().union(*lines)
-    shared = [wanted.intersection(pieces(part)) for part in parts]
+    lines = [
+        set(pieces(f"{line[:300]} {line[-300:]}"))
+        for line in asked_lines[:most] + asked_lines[most:][-most:]
+    ]
+    shared = [set().union(*lines).intersection(pieces(part)) for part in parts]
     counts = Counter(chain.from_iterable(shared))
-    weights = {piece: math.log(len(parts) / counts.get(piece, 0.5)) for piece in wanted}
 
     def weight(held: set[str]) -> float:
-        return math.fsum(weights[piece] for piece in held)
+        return math.fsum(math.log(len(parts) / counts.get(piece, 0.5)) for piece in held)
 
     # What a passage shares counts by its rarity in the text, as in BM25, and is set against the
     # whole line: so the words of an address don't drown the question.
@@ -712,11 +676,6 @@ def pieces(text: str) -> list[str]:
     text = unicodedata.normalize("NFD", text.casefold())
     text = re.sub("[\u0300-\u036f\u064b-\u0652]", "", text)
     return PIECE.findall(unicodedata.normalize("NFC", text))
-
-
-def json_size(text: str) -> int:
-    """Return how many characters a text takes within a JSON text."""
-    return len(json_text(text)) - 2
 
 
 # --- Research
@@ -756,29 +715,25 @@ def research_turn(run: Run, fields: JSONObject) -> bool:
     if room < MAX_OUTPUT_CHARS:
         fall_short(run, "The research ended at its limit for evidence.")
         return False
-    before = run.input, list(run.shortfalls)
+    lightness = run.lightness
     try:
         reply = ask(run, "A planning request", lambda: planning_reply(run, fields), run.deadline)
     # As in `ask`.
     except Exception as exc:  # noqa: BLE001
         # What was cut in vain is whole again for the answer.
-        run.input, run.shortfalls = before
-        run.input = plain_input(run.input) if run.lightened else run.input
-        no_tools = refuses_tools(run, exc)
+        run.lightness, run.tells_evidence = max(lightness, min(run.lightness, 1)), False
+        no_tools = ABOUT_TOOLS.search(str(exc)) and not run.evidence
         what = "The model can't call tools." if no_tools else "The research ended early."
         fall_short(run, f"{what} {error_text(exc)}")
         return False
     names = [tool["name"] for tool in fields["tools"] if isinstance(tool.get("name"), str)]
-    items, calls = read_turn(reply, names, run.evidence, room)
-    if not calls:
-        return False
-    words = [unquote(word) for call, _ in calls for word in call_words(call)]
-    asked = "\n".join([run.messages[-1]["content"], *words])
-    limit = min(MAX_OUTPUT_CHARS, (room - size(items)) // len(calls) - 100)
-    turn = plain_input(items) if run.lightened else items
-    turn += run_calls(run, calls, asked, limit)
-    run.input, run.evidence = run.input + turn, run.evidence + turn
-    return True
+    items, problems = read_turn(reply, names, run.evidence, room)
+    calls = [item for item in items if "arguments" in item]
+    if calls:
+        asked = "\n".join([run.messages[-1]["content"], *map(unquote, map(call_words, calls))])
+        limit = min(MAX_OUTPUT_CHARS, (room - size(items)) // len(calls) - 100)
+        run.evidence += [*items, *run_calls(run, calls, problems, asked, limit)]
+    return bool(calls)
 
 
 def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
@@ -786,20 +741,20 @@ def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
     response = event["response"]
     if not isinstance(response, dict):
         raise ModelError(f"The reply must be a response object; it was {str(response)[:200]!r}.")
-    return cast(JSONObject, with_texts(response, clean))
+    return cast(JSONObject, json.loads(json_text(response)))
 
 
 def read_turn(
     reply: JSONObject, names: list[str], evidence: list[JSONObject], room: int
-) -> tuple[list[JSONObject], list[CheckedCall]]:
-    """Return of a planning reply the items that go back to the model, and its calls.
+) -> tuple[list[JSONObject], dict[str, str]]:
+    """Return of a planning reply the items that go back to the model, and its calls' problems.
 
     The items are calls, drafts, and the reasoning before them: providers refuse reasoning whose
     follower is missing. They end where `room`, in characters, ends.
     """
-    ids = {item["call_id"] for item in evidence if is_call(item)}
+    ids = {item["call_id"] for item in evidence if "arguments" in item}
     items: list[JSONObject] = []
-    calls: list[CheckedCall] = []
+    problems: dict[str, str] = {}
     reasoning: list[JSONObject] = []
     for given in output_items(reply):
         # Some servers give fields of null that others refuse.
@@ -807,28 +762,23 @@ def read_turn(
         if item.get("type") == "reasoning":
             reasoning.append(item)
             continue
-        sent, problem = sendable_draft(item), ""
-        if is_call(item):
-            sent, problem = checked_call(item, len(calls), names, ids)
-        if sent:
-            # An output needs room as well.
-            room -= size([*reasoning, sent]) + MAX_ITEM_CHARS
-            if room < 0:
-                break
-            items += [*reasoning, sent]
-            if is_call(item):
-                calls.append((sent, problem))
-                ids.add(sent["call_id"])
+        problem, text = "", model_text(item)
+        if item.get("type") == "function_call":
+            item, problem = checked_call(item, len(problems), names, ids | set(problems))
+        elif item.get("role") != "assistant" or not text.strip():
+            reasoning = []
+            continue
+        elif size([item]) > MAX_ITEM_CHARS:
+            item = message("assistant", fitted(text, "", MAX_ITEM_CHARS))
+        # An output needs room as well.
+        room -= size([*reasoning, item]) + MAX_ITEM_CHARS
+        if room < 0:
+            break
+        items += [*reasoning, item]
         reasoning = []
-    return items, calls
-
-
-def sendable_draft(item: JSONObject) -> JSONObject:
-    """Return an assistant's message that says something, cut if need be; blank for other items."""
-    text = model_text(item) if item.get("role") == "assistant" else ""
-    if size([item]) > MAX_ITEM_CHARS:
-        item = message("assistant", cut(text, MAX_ITEM_CHARS))
-    return item if text.strip() else {}
+        if item.get("type") == "function_call":
+            problems[item["call_id"]] = problem
+    return items, problems
 
 
 def size(items: list[JSONObject]) -> int:
@@ -855,7 +805,7 @@ def answer_note(
     """Return what the reader of an answer must know besides its text: a short note, or nothing."""
     lines = list(dict.fromkeys(shortfalls))
     if unknown := unknown_links(text, source_texts(messages, evidence)):
-        short = [link.replace(" ", "%20") for link in unknown if len(link) <= MAX_NOTE_LINK_CHARS]
+        short = [link.replace(" ", "%20") for link in unknown if len(link) <= MAX_REASON_CHARS]
         named = [f"<{link}>" for link in short[:MAX_NOTE_LINKS]]
         if len(named) < len(unknown):
             named.append(f"{len(unknown) - len(named)} more")
@@ -936,6 +886,10 @@ def answer(run: Run) -> None:
                 # Such a host shows the answer by itself.
                 return
             raise RuntimeError("The model gave no answer: neither text nor a refusal.")
+        if run.lightness > 1 and any(
+            len(i.get("output", "")) > MAX_REASON_CHARS for i in run.evidence
+        ):
+            run.shortfalls.append("The evidence was cut: the model takes no more of it.")
         if end["type"] == INCOMPLETE:
             run.shortfalls.append("The model cut the answer short.")
         # A refusal may give what links it likes.
@@ -1022,7 +976,7 @@ def publisher(agent: AgentSession) -> Iterator[Callable[[JSONObject], None]]:
             log(f"Chat clients see no more of this run: {error_text(exc)}")
         now = time.monotonic()
         all_sent_at = max(all_sent_at, now) + 1 / EVENTS_PER_SECOND
-        all_sent_at = min(all_sent_at, now + EVENT_QUEUE / EVENTS_PER_SECOND)
+        all_sent_at = min(all_sent_at, now + MAX_EVENT_SECONDS)
 
     try:
         yield publish
@@ -1053,6 +1007,8 @@ def main(agent: AgentSession, context: Context) -> None:
         prompt = getattr(agent, "prompt", None)
         messages = with_question(context, prompt if isinstance(prompt, str) else question)
         recent = recent_messages(messages, MAX_HISTORY_CHARS)
-        run = Run(agent, context, publish, model, time.monotonic() + seconds, messages, recent)
+        if left_out := len(messages) - len(recent):
+            log(f"The oldest messages of the run series ({left_out}) are left out of the requests.")
+        run = Run(agent, context, publish, model, time.monotonic() + seconds, recent)
         research(run, turns)
         answer(run)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from local.services import JSONObject, function_call
 from research_agent.agent_app import (
-    MAX_NOTE_LINK_CHARS,
     MAX_NOTE_LINKS,
+    MAX_REASON_CHARS,
     NOTE_OPENING,
     answer_note,
     connector_error_output,
@@ -288,7 +288,7 @@ def test_the_note_names_each_unknown_link_and_each_shortfall_once() -> None:
 
 def test_the_note_is_short_however_many_and_long_the_links() -> None:
     links = [f"https://a.example/{n}" for n in range(20)]
-    links[1] += "a" * MAX_NOTE_LINK_CHARS
+    links[1] += "a" * MAX_REASON_CHARS
     named = ", ".join(f"<{link}>" for link in [links[0], *links[2 : MAX_NOTE_LINKS + 1]])
     expected = f"{NOTE_OPENING}{LINE}{named}, {20 - MAX_NOTE_LINKS} more"
     assert answer_note("\n".join(links), [], [], []) == expected

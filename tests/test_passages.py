@@ -14,7 +14,6 @@ from research_agent.agent_app import (
     LEFT_OUT,
     MAX_OUTPUT_CHARS,
     fitted,
-    json_size,
     readable_output,
 )
 from tests.conftest import LONG_PAGE, LONG_PAGE_FACT, Bench
@@ -224,7 +223,7 @@ def test_what_is_kept_is_the_beginning_and_pieces_of_the_page_in_its_order(
     assert kept.endswith(mark)
     pieces = kept.removesuffix(mark).split(LEFT_OUT)
     assert text.startswith(pieces[0])
-    assert json_size(pieces[0]) >= 250
+    assert len(json.dumps(pieces[0], ensure_ascii=False)) >= 250
     at = 0
     for piece in pieces:
         at = text.index(piece, at) + len(piece)
