@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import responses
 from importlib.metadata import version
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain
 from multiprocessing import TimeoutError as NotReady
 from multiprocessing.pool import ThreadPool
 from threading import Lock
@@ -48,7 +48,7 @@ MAX_REASON_CHARS = 300
 MAX_EVIDENCE_CHARS = 400_000
 MAX_HISTORY_CHARS = 200_000
 MAX_NOTE_LINKS = 5
-# How often what a provider refuses is made lighter: at the last step nothing much is left of it.
+# What a refused request carries is cut to a quarter, and again, until hardly anything is left.
 MAX_LIGHTNESS = 9
 RETRY_PAUSE_SECONDS = 1.0
 # The Runtime gives a model reply 300 s and then says in the stream that it is late.
@@ -91,7 +91,7 @@ app = AgentApp()
 
 @dataclass
 class Run:
-    """What a run has in hand; `lightness` grows as the model provider refuses its requests."""
+    """What a run has in hand; `lightness` grows as its requests are refused."""
 
     agent: AgentSession
     context: Context
@@ -112,7 +112,7 @@ class ModelError(RuntimeError):
     refused = False
 
 
-# --- Configuration and conversation
+# --- Conversation
 
 
 def text_setting(config: UserConfig, key: str, default: str = "") -> str:
@@ -147,12 +147,17 @@ def message_text(content: object) -> str:
     return "\n".join(texts)
 
 
+def message(role: str, text: str) -> JSONObject:
+    return {"type": "message", "role": role, "content": text}
+
+
 def conversation_messages(context: Context) -> list[JSONObject]:
     """Return the user and assistant messages that the run series holds, in order."""
+    # Tool output fills megabytes: only items that hold this word are worth parsing.
+    items = (json.loads(raw) for raw in stored_items(context) if '"message"' in raw)
     return [
         message(item["role"], text)
-        # Tool output fills megabytes: only items that hold this word are worth parsing.
-        for item in map(json.loads, (raw for raw in stored_items(context) if '"message"' in raw))
+        for item in items
         if item.get("type") == "message" and item.get("role") in ("user", "assistant")
         if (text := clean(message_text(item.get("content")))).strip()
     ]
@@ -167,10 +172,6 @@ def with_question(context: Context, question: str) -> list[JSONObject]:
         messages.append(message("user", question))
         store_item(context, messages[-1])
     return messages
-
-
-def message(role: str, text: str) -> JSONObject:
-    return {"type": "message", "role": role, "content": text}
 
 
 def recent_messages(messages: list[JSONObject], limit: int) -> list[JSONObject]:
@@ -197,44 +198,6 @@ def store_item(context: Context, item: JSONObject) -> None:
 def locked(context: Context) -> AbstractContextManager[object]:
     # A Context has no lock from Flower 1.37 on.
     return context.locked() if hasattr(context, "locked") else nullcontext()
-
-
-# --- Text
-
-
-def log(text: str) -> None:
-    print(clean(text), flush=True)
-
-
-def clean(text: str) -> str:
-    """Return the text without NUL and lone surrogates, which neither models nor Flower take."""
-    return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
-
-
-def without_secrets(text: str) -> str:
-    """Return a text whose addresses have no user info, no query string and no fragment."""
-    text = re.sub(r"(?<=://)[^\s/?#\"'<>]*@", "", text)
-    text = re.sub(r"\?[^\s\"'<>]+", "?...", text)
-    return re.sub(r"(?<=[\w/.=-])#[^\s\"'<>]+", "", text)
-
-
-def error_text(exc: BaseException) -> str:
-    says = str(exc) if isinstance(exc, (RuntimeError, ValueError)) else ""
-    return fitted(without_secrets(clean(says or repr(exc))), "", MAX_ERROR_CHARS)
-
-
-def json_text(value: object) -> str:
-    """Return a value as clean JSON text in which every script stands as itself."""
-    return clean(re.sub(r"(\\\\)|\\u0000", r"\1", json.dumps(value, ensure_ascii=False)))
-
-
-def json_value(text: object) -> object:
-    """Return the value of a JSON text, or the argument itself where it is no such text."""
-    try:
-        # JSON has no NaN and no Infinity, and `int` refuses them.
-        return json.loads(text, parse_constant=int) if isinstance(text, str) else text
-    except (ValueError, RecursionError):
-        return text
 
 
 # --- Model
@@ -268,7 +231,11 @@ def private_response(agent: AgentSession, context: Context, request: JSONObject)
 
 
 def ask(
-    run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float = math.inf
+    run: Run,
+    what: str,
+    attempt: Callable[[], JSONObject],
+    deadline: float = math.inf,
+    is_first: bool = True,
 ) -> JSONObject:
     """Return what an attempt at a model request gives; one that fails is tried again, lighter.
 
@@ -276,35 +243,34 @@ def ask(
     tried again after the deadline, or once text of the answer has been shown. Raises
     ``RuntimeError`` with the reason, or what a host without an endpoint raises.
     """
-    for tries in count(1):
-        try:
-            return attempt()
-        # A model fails in whatever way its provider, the Runtime or a host's session does.
-        except Exception as exc:
-            failed = f"{what} failed: {error_text(exc)}"
-            may_help = lighten(run, exc) or tries == 1
-            if time.monotonic() >= deadline or has_shown(run) or not may_help:
-                if runtime_url() or isinstance(exc, ModelError):
-                    raise RuntimeError(failed) from exc
-                raise
-        log(f"{failed}\nIt is tried once more.")
-        time.sleep(RETRY_PAUSE_SECONDS)
-    raise AssertionError
+    try:
+        return attempt()
+    # A model fails in whatever way its provider, the Runtime or a host's session does.
+    except Exception as exc:
+        failed = f"{what} failed: {error_text(exc)}"
+        may_help = lighten(run, exc) or is_first
+        if time.monotonic() >= deadline or has_shown(run) or not may_help:
+            if runtime_url() or isinstance(exc, ModelError):
+                raise RuntimeError(failed) from exc
+            raise
+    log(f"{failed}\nIt is tried once more.")
+    time.sleep(RETRY_PAUSE_SECONDS)
+    return ask(run, what, attempt, deadline, is_first=False)
 
 
 def lighten(run: Run, exc: Exception) -> bool:
     """Make the run's requests lighter if that changes them; return whether a refused one was."""
     refused = isinstance(exc, ModelError) and exc.refused
     about_tools = bool(ABOUT_TOOLS.search(str(exc)))
-    before = request_input(run, run.lightness)
     if refused and about_tools and run.evidence and not run.tells_evidence:
         run.tells_evidence, run.lightness = True, max(1, run.lightness)
         return True
+    before = request_input(run, run.lightness)
     most = MAX_LIGHTNESS if refused and not about_tools else 1
     for lightness in range(run.lightness + 1, most + 1):
         if request_input(run, lightness) != before:
             run.lightness = lightness
-            if refused and lightness > 1:
+            if lightness > 1:
                 log("All but the question is cut to a quarter.")
             return refused
     return False
@@ -328,7 +294,7 @@ def request_input(run: Run, lightness: int) -> list[JSONObject]:
 
 
 def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
-    """Return items without reasoning and ids, with messages as texts in turn."""
+    """Return items without reasoning and ids, and with messages as texts in turn."""
     # Providers that keep nothing don't know the ids, vLLM takes no parts of a message without its
     # id, and some templates want the roles to alternate, the user first. Claude and Bedrock take
     # calls only beside a list of tools, which no answer request has.
@@ -385,63 +351,6 @@ def event_or_failure(event: JSONObject) -> JSONObject:
     if kind in (COMPLETED, INCOMPLETE) and status in ("completed", "incomplete"):
         return {**event, "type": f"response.{status}"}
     return event
-
-
-HTML = re.compile(r"<(!doctype|html|head|body)\b", re.I)
-# This is also told in a stream, or with 200, 429 or 500. Ollama drops the question to make room.
-TOO_LONG = re.compile(
-    r"context.?(length|window|size)|(prompt|input)( is)? too long|request too large|no user query",
-    re.I,
-)
-ABOUT_TOOLS = re.compile(r"\btool|function.?call|call a function", re.I)
-
-
-def failure(said: object, status: int = 0) -> ModelError:
-    """Return the error of a request that failed with this reply and, if known, this HTTP status."""
-    # Flower 1.35.0 passes on what a provider refused with the status and the reply in a message.
-    told = re.search(r'(?:request failed: |code\\*": \\*"?)([45]\d\d)\b', json_text(said))
-    status = int(told[1]) if told else status
-    text = reason(said)
-    if len(text) > MAX_REASON_CHARS:
-        text = f"{text[:MAX_REASON_CHARS]}..."
-    if status >= 400 and str(status) not in text:
-        named = f"{status} {responses.get(status, '')}".strip()
-        text = f"{text} ({named})" if text else named
-    exc = ModelError(text or "The model provider gave no reason.")
-    # Another request helps neither a key that is wrong nor a provider that is busy.
-    about_request = 400 <= status < 500 and status not in (401, 402, 403, 408, 429)
-    exc.refused = about_request or bool(TOO_LONG.search(text))
-    return exc
-
-
-def reason(said: object) -> str:
-    """Return the provider's own message in a reply that failed, or the title of its page."""
-    said = json_value(said)
-    if isinstance(said, dict):
-        said = [said.get(key) for key in ("error", "response", "message", "detail", "msg")]
-    if isinstance(said, list):
-        return next(filter(None, map(reason, said)), "")
-    text = clean(said) if isinstance(said, str) else ""
-    if passed_on := re.fullmatch(r"Model provider request failed: (?:\d{3} )?(.*)", text, re.S):
-        return reason(passed_on[1])
-    if page := HTML.search(text):
-        title = re.search(r"<title[^<>]*>([^<]*)", text, re.I)
-        text = text[: page.start()] + (title[1] if title else "")
-    return " ".join(text.split())
-
-
-def model_text(item: JSONObject) -> str:
-    """Return what a message of the model says; any other item says nothing."""
-    try:
-        return message_text(item.get("content")) if item.get("type") == "message" else ""
-    except TypeError:
-        return ""
-
-
-def output_items(response: object) -> list[JSONObject]:
-    """Return the items of a reply's output; what isn't an item counts as absent."""
-    output = response.get("output") if isinstance(response, dict) else None
-    return [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
 
 
 # --- Tools
@@ -501,25 +410,23 @@ def run_calls(
     return outputs
 
 
-def connector_output(run: Run, call: JSONObject) -> object:
+def connector_output(run: Run, call: JSONObject, again: bool = True) -> object:
     """Return what a connector gives; a call that came too soon is run once more after a pause."""
     try:
         return run.agent.connectors.call(call)["output"]
     # As in `run_calls`.
     except Exception as exc:
         too_soon = r"\D*\b429\b|.*(too many requests|rate.?limit)"
-        if not re.match(too_soon, str(exc)[:MAX_REASON_CHARS], re.I | re.S):
+        is_too_soon = re.match(too_soon, str(exc)[:MAX_REASON_CHARS], re.I | re.S)
+        if not (again and is_too_soon and seconds_left(run)):
             raise
-        # One after another: together they would be too many again.
-        with RATE_PAUSE:
-            time.sleep(RETRY_PAUSE_SECONDS)
-            if not seconds_left(run):
-                raise
-            return run.agent.connectors.call(call)["output"]
+    # One after another: together they would be too many again.
+    with RATE_PAUSE:
+        time.sleep(RETRY_PAUSE_SECONDS)
+    return connector_output(run, call, again=False)
 
 
 def call_words(call: JSONObject) -> str:
-    """Return a call's query or address."""
     return " ".join(map(str, cast(JSONObject, json_value(call["arguments"])).values()))
 
 
@@ -536,146 +443,6 @@ def call_output(tool_call: JSONObject, output: str) -> JSONObject:
 def connector_error_output(tool_call: JSONObject, exc: BaseException) -> JSONObject:
     """Return the output of a call that failed: the JSON text of ``{"error": text}``."""
     return call_output(tool_call, json_text({"error": error_text(exc)}))
-
-
-def is_error_output(output: object) -> bool:
-    value = json_value(output)
-    return isinstance(value, dict) and bool(value.get("error"))
-
-
-def readable_output(output: object, asked: str, limit: int) -> str:
-    """Return what a connector gave as text for the model; raise ``ValueError`` for no page."""
-    given = output if isinstance(output, str) else json_text(output)
-    value = json_value(given)
-    readable = repaired(clean(given) if value is given else json_text(value))
-    held = json_value(readable)
-    page = held.get("content", held) if isinstance(held, dict) else held
-    if page is None or isinstance(page, str):
-        require_page(page or "")
-    # What needs no repair, and holds every script as itself, goes on to the letter.
-    if held == value and not re.search(r"(?<!\\)(\\\\)*\\u", given):
-        readable = given
-    return fitted(readable, asked, limit)
-
-
-def repaired(text: str) -> str:
-    """Return a text as UTF-8 where it was read as Latin-1."""
-    # `web_fetch` of Flower 1.35.0 reads so what names no charset in its HTTP header.
-    utf_8 = "[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
-    sequences = re.findall(utf_8, text)
-    if 2 * len("".join(sequences)) < len(re.findall("[\x80-\xff]", text)):
-        return text
-    text = re.sub(utf_8, lambda found: found[0].encode("latin-1").decode(errors="ignore"), text)
-    # What remains of sequences that lost a byte on the way.
-    return re.sub("[\x80-\x9f]", "", text)
-
-
-HTML_MARKUP = re.compile(r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.I | re.S)
-NEEDS_JAVASCRIPT = re.compile(
-    r"(enable|activ(ate|er|ez|ar)|aktivieren?|h?abilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
-    r"|(requires|requiere|needs|without|turn on) javascript|turn javascript on"
-    r"|javascript ?(is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
-    re.I,
-)
-
-
-def require_page(page: str) -> None:
-    """Raise ``ValueError``, with advice to the model, where a text is no page."""
-    # What the bytes of a PDF or an image become when they are read as text.
-    unreadable = re.findall("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]", page)
-    if page.lstrip().startswith("%PDF-") or len(unreadable) * 10 > len(page):
-        raise ValueError(
-            "This is a PDF, an image or another binary, not text. Look for the same as a web page "
-            "(for arXiv, /abs/ or /html/ in place of /pdf/)."
-        )
-    # A language that Latin-1 can write has no such share of these letters.
-    letters = len(re.findall("[\x80-\xff]", page))
-    if letters > max(40, 0.4 * len("".join(page.split()))):
-        raise ValueError("This page was read in the wrong character encoding. Look elsewhere.")
-    visible = HTML_MARKUP.sub(" ", page) if HTML.match(page.lstrip()) else page
-    # A shell says little more than that.
-    is_shell = len(visible) < 500 and NEEDS_JAVASCRIPT.search(visible)
-    if is_shell or not visible.strip():
-        raise ValueError("This page has no readable text without JavaScript. Look elsewhere.")
-
-
-# --- Long pages
-
-# A passage ends with a paragraph, else a sentence, else a line, else a word: first come the ends of
-# sentences in Latin, Cyrillic and Arabic script, then the Chinese and Japanese ones.
-PASSAGE = re.compile(
-    r".{200,390}\n\s{0,9}\n|.{200,398}(?:[.!?\u061f]\s|[\u3002\uff01\uff1f])"
-    r"|.{200,399}\n|.{1,399}\s|.{1,400}",
-    re.S,
-)
-LEFT_OUT = "\n[...]\n"
-# The pieces by which passages are compared overlap: two characters of Chinese, Japanese or Korean,
-# four of another word, a short word itself.
-PIECE = re.compile(r"(?=([\u3040-\ud7a3]{2}|\w{4}|\b\w{1,3}\b))\w")
-
-
-def fitted(output: str, asked: str, limit: int) -> str:
-    """Return an output within the limit; of a long page, the passages that fit what was asked."""
-    if len(output) <= limit:
-        return output
-    value = json_value(output)
-    if isinstance(value, dict) and isinstance(page := value.get("content"), str):
-        room = limit - len(json_text({**value, "content": ""}))
-        if room > limit // 8:
-            page = passages(page, asked, room, lambda part: len(json_text(part)) - 2)
-            return json_text({**value, "content": page})
-    return passages(output, asked, limit)
-
-
-def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len) -> str:
-    """Return of a text its beginning and the passages that fit best, in the text's own order."""
-    parts = PASSAGE.findall(text)
-    mark = f"\n[cut: the whole has {len(text)} characters]"
-    room = limit - size(LEFT_OUT + mark)
-    starts, fits = list(accumulate(map(len, parts), initial=0)), fitness(parts, asked)
-    # Where passages fit alike, the sort keeps their order, so that the beginning comes first.
-    ranked = sorted(range(len(parts)), key=lambda n: (starts[n] > limit // 8, -fits[n]))
-    kept = {-1, len(parts)}
-    for place in ranked:
-        gaps = 1 - (place - 1 in kept) - (place + 1 in kept)
-        room -= size(parts[place]) + gaps * size(LEFT_OUT)
-        if room < 0:
-            break
-        kept.add(place)
-    shown = [parts[n] if n in kept else LEFT_OUT for n in range(len(parts)) if {n - 1, n} & kept]
-    return "".join(shown) + mark
-
-
-def fitness(parts: list[str], asked: str) -> list[float]:
-    """Return how well each passage, with its neighbours, fits the line of `asked` it fits best."""
-    # Of many lines the first and the last count, of a long one its beginning and its end: that
-    # bounds the time and the memory.
-    asked_lines, most = asked.splitlines(), 2 * MAX_CALLS_PER_TURN
-    lines = [
-        set(pieces(f"{line[:300]} {line[-300:]}"))
-        for line in asked_lines[:most] + asked_lines[most:][-most:]
-    ]
-    shared = [set().union(*lines).intersection(pieces(part)) for part in parts]
-    counts = Counter(chain.from_iterable(shared))
-
-    def weight(held: set[str]) -> float:
-        return math.fsum(math.log(len(parts) / counts.get(piece, 0.5)) for piece in held)
-
-    # What a passage shares counts by its rarity in the text, as in BM25, and is set against the
-    # whole line: so the words of an address don't drown the question.
-    scales = [(line, math.sqrt(weight(line)) or 1.0) for line in lines]
-    own = [
-        max((weight(line & held) / scale for line, scale in scales), default=0.0) for held in shared
-    ]
-    padded = [0.0, *own, 0.0]
-    return [fit + (padded[n] + padded[n + 2]) / 2 for n, fit in enumerate(own)]
-
-
-def pieces(text: str) -> list[str]:
-    """Return the pieces of a text's words, whatever their case and accents."""
-    text = unicodedata.normalize("NFD", text.casefold())
-    text = re.sub("[\u0300-\u036f\u064b-\u0652]", "", text)
-    return PIECE.findall(unicodedata.normalize("NFC", text))
 
 
 # --- Research
@@ -741,7 +508,7 @@ def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
     response = event["response"]
     if not isinstance(response, dict):
         raise ModelError(f"The reply must be a response object; it was {str(response)[:200]!r}.")
-    return cast(JSONObject, json.loads(json_text(response)))
+    return response
 
 
 def read_turn(
@@ -756,14 +523,14 @@ def read_turn(
     items: list[JSONObject] = []
     problems: dict[str, str] = {}
     reasoning: list[JSONObject] = []
-    for given in output_items(reply):
+    for given in json.loads(json_text(output_items(reply))):
         # Some servers give fields of null that others refuse.
         item = {key: value for key, value in given.items() if value is not None}
-        if item.get("type") == "reasoning":
+        kind, problem, text = item.get("type"), "", model_text(item)
+        if kind == "reasoning":
             reasoning.append(item)
             continue
-        problem, text = "", model_text(item)
-        if item.get("type") == "function_call":
+        if kind == "function_call":
             item, problem = checked_call(item, len(problems), names, ids | set(problems))
         elif item.get("role") != "assistant" or not text.strip():
             reasoning = []
@@ -776,101 +543,9 @@ def read_turn(
             break
         items += [*reasoning, item]
         reasoning = []
-        if item.get("type") == "function_call":
+        if kind == "function_call":
             problems[item["call_id"]] = problem
     return items, problems
-
-
-def size(items: list[JSONObject]) -> int:
-    """Return how many characters items carry."""
-    return sum(len(str(value)) for item in items for value in item.values())
-
-
-# --- Note
-
-# Where an address of an answer begins, and what ends one without brackets around it: quotes, `|`,
-# `*`, a long dash, Chinese and Japanese punctuation. In a source it begins and ends with less.
-ADDRESS_START = r"(?:https?://(?=[^\W_]|\[)|(?<![a-z0-9_./@-])www\.(?=[^\W_]))"
-BARE_STOPS = r'<>"`|*\xab\xbb\u2014\u2018-\u206f\u3000-\u303f\uff00-\uff65'
-ESCAPE = re.compile(r"\\(?=[^\w\s]|_)")
-SOURCE_START = re.compile(
-    r"(?:(?:https?:)?//|(?<![a-z0-9@./=&?%-])(?=[a-z0-9-]++\.\w))(?:www\.(?=\w))?", re.I
-)
-SOURCE_END = re.compile(r"(?!(?:[-.~:@=+%?/_(]|&(?!\w+;))*+[^\W_])")
-
-
-def answer_note(
-    text: str, messages: list[JSONObject], evidence: list[JSONObject], shortfalls: list[str]
-) -> str:
-    """Return what the reader of an answer must know besides its text: a short note, or nothing."""
-    lines = list(dict.fromkeys(shortfalls))
-    if unknown := unknown_links(text, source_texts(messages, evidence)):
-        short = [link.replace(" ", "%20") for link in unknown if len(link) <= MAX_REASON_CHARS]
-        named = [f"<{link}>" for link in short[:MAX_NOTE_LINKS]]
-        if len(named) < len(unknown):
-            named.append(f"{len(unknown) - len(named)} more")
-        lines.append(f"Not among this answer's sources, so check them: {', '.join(named)}")
-    return NOTE_OPENING + "\n".join(f"- {line}" for line in lines) if lines else ""
-
-
-def source_texts(messages: list[JSONObject], evidence: list[JSONObject]) -> Iterator[str]:
-    """Yield the texts whose links an answer may give: messages, and what tools returned."""
-    for item in messages:
-        if item["role"] == "assistant":
-            # It gives its links but those that its note names.
-            answered, _, note = item["content"].partition(NOTE_OPENING)
-            yield from unknown_links(answered, [note])
-        else:
-            yield item["content"]
-    failed = {item["call_id"] for item in evidence if is_error_output(item.get("output"))}
-    for item in evidence:
-        if "call_id" in item and item["call_id"] not in failed:
-            # Not every service that fetches a page tells its address again.
-            yield item["arguments"] if item.get("name") == "web_fetch" else item.get("output", "")
-
-
-def unknown_links(text: str, sources: Iterable[str]) -> list[str]:
-    """Return the links of a text, each once and in order, that stand in none of the sources."""
-    links: dict[str, str] = {}
-    for pointed, destination, bare in LINK.findall(text):
-        link = ESCAPE.sub("", pointed or destination or bare.rstrip(".,;:!?'_~"))
-        links.setdefault(spelt_alike(link.partition("#")[0]).rstrip("/?&") or link, link)
-    given = spelt_alike("\n".join(sources)) if links else ""
-    return [
-        link
-        for address, link in links.items()
-        # Where an address goes on in a source, that is another one.
-        if not any(map(SOURCE_END.match, given.split(address)[1:]))
-    ]
-
-
-def link_pattern(stops: str) -> str:
-    """Return a pattern of addresses that end at a space, a stop, or a bracket they didn't open."""
-    piece = rf"(?:[^\s\\()\[\]{{}}{stops}]|\\[^\w\s{stops}]|\\_)"
-    for _ in range(2):
-        piece = rf"(?:{piece}|\({piece}*+\)|\[{piece}*+\]|\{{{piece}*+\}})"
-    return rf"{ADDRESS_START}(?:{piece}|[(\[{{])*+"
-
-
-LINK = re.compile(
-    rf"<({ADDRESS_START}[^<>\n]*+)>|\]\(({link_pattern('')})|({link_pattern(BARE_STOPS)})", re.I
-)
-
-
-def spelt_alike(text: str) -> str:
-    """Return a text in which addresses that mean the same are spelt the same.
-
-    They begin with `//` and the host in lower case, without `www.`, escapes or `utm_*` parameters.
-    """
-    text = ESCAPE.sub("", text)
-    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
-    text = re.sub(r"\\[nrt]", " ", text)
-    text = re.sub("&(?:amp|#0*38|#x0*26);", "&", text, flags=re.I)
-    text = re.sub(r"([?&])(?:utm_\w+=[\w.~%+-]*&?)++", r"\1", text)
-    text = re.sub("(?:%(?![0-9a-fA-F]{2}))++", "%25", clean(text))
-    text = unquote_to_bytes(text).decode(errors="surrogateescape").replace("/?", "?")
-    text = SOURCE_START.sub("//", text)
-    return re.sub(r"//[a-z0-9.-]*+[\w.-]+", lambda host: host[0].lower(), text)
 
 
 # --- Answer
@@ -1012,3 +687,337 @@ def main(agent: AgentSession, context: Context) -> None:
         run = Run(agent, context, publish, model, time.monotonic() + seconds, recent)
         research(run, turns)
         answer(run)
+
+
+# Below are functions of texts and values alone, by which the run above reads and writes.
+
+# --- Text
+
+
+def log(text: str) -> None:
+    print(clean(text), flush=True)
+
+
+def clean(text: str) -> str:
+    """Return the text without NUL and lone surrogates, which neither models nor Flower take."""
+    return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
+
+
+def without_secrets(text: str) -> str:
+    """Return a text whose addresses have no user info, no query string and no fragment."""
+    text = re.sub(r"(?<=://)[^\s/?#\"'<>]*@", "", text)
+    text = re.sub(r"\?[^\s\"'<>]+", "?...", text)
+    return re.sub(r"(?<=[\w/.=-])#[^\s\"'<>]+", "", text)
+
+
+def error_text(exc: BaseException) -> str:
+    says = str(exc) if isinstance(exc, (RuntimeError, ValueError)) else ""
+    return fitted(without_secrets(clean(says or repr(exc))), "", MAX_ERROR_CHARS)
+
+
+def json_text(value: object) -> str:
+    """Return a value as clean JSON text in which every script stands as itself."""
+    return clean(re.sub(r"(\\\\)|\\u0000", r"\1", json.dumps(value, ensure_ascii=False)))
+
+
+def json_value(text: object) -> object:
+    """Return the value of a JSON text, or the argument itself where it is no such text."""
+    try:
+        # JSON has no NaN and no Infinity, and `int` refuses them.
+        return json.loads(text, parse_constant=int) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def output_items(response: object) -> list[JSONObject]:
+    """Return the items of a reply's output; what isn't an item counts as absent."""
+    output = response.get("output") if isinstance(response, dict) else None
+    return [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+
+
+def model_text(item: JSONObject) -> str:
+    """Return what a message of the model says; any other item says nothing."""
+    try:
+        return message_text(item.get("content")) if item.get("type") == "message" else ""
+    except TypeError:
+        return ""
+
+
+def size(items: list[JSONObject]) -> int:
+    """Return how many characters items carry."""
+    return sum(len(str(value)) for item in items for value in item.values())
+
+
+# --- Failures
+
+HTML = re.compile(r"<(!doctype|html|head|body)\b", re.I)
+# This is also told in a stream, or with 200, 429 or 500. Ollama drops the question to make room.
+TOO_LONG = re.compile(
+    r"context.?(length|window|size)|(prompt|input)( is)? too long|request too large|no user query",
+    re.I,
+)
+ABOUT_TOOLS = re.compile(r"\btool|function.?call|call a function", re.I)
+
+
+def failure(said: object, status: int = 0) -> ModelError:
+    """Return the error of a request that failed with this reply and, if known, this HTTP status."""
+    # Flower 1.35.0 passes on what a provider refused with the status and the reply in a message.
+    told = re.search(r'(?:request failed: |code\\*": \\*"?)([45]\d\d)\b', json_text(said))
+    status = int(told[1]) if told else status
+    text = reason(said)
+    if len(text) > MAX_REASON_CHARS:
+        text = f"{text[:MAX_REASON_CHARS]}..."
+    if status >= 400 and str(status) not in text:
+        named = f"{status} {responses.get(status, '')}".strip()
+        text = f"{text} ({named})" if text else named
+    exc = ModelError(text or "The model provider gave no reason.")
+    # Another request helps neither a key that is wrong nor a provider that is busy.
+    about_request = 400 <= status < 500 and status not in (401, 402, 403, 408, 429)
+    exc.refused = about_request or bool(TOO_LONG.search(text))
+    return exc
+
+
+def reason(said: object) -> str:
+    """Return the provider's own message in a reply that failed, or the title of its page."""
+    said = json_value(said)
+    if isinstance(said, dict):
+        said = [said.get(key) for key in ("error", "response", "message", "detail", "msg")]
+    if isinstance(said, list):
+        return next(filter(None, map(reason, said)), "")
+    text = clean(said) if isinstance(said, str) else ""
+    if passed_on := re.fullmatch(r"Model provider request failed: (?:\d{3} )?(.*)", text, re.S):
+        return reason(passed_on[1])
+    if page := HTML.search(text):
+        title = re.search(r"<title[^<>]*>([^<]*)", text, re.I)
+        text = text[: page.start()] + (title[1] if title else "")
+    return " ".join(text.split())
+
+
+# --- Pages
+
+
+def is_error_output(output: object) -> bool:
+    value = json_value(output)
+    return isinstance(value, dict) and bool(value.get("error"))
+
+
+def readable_output(output: object, asked: str, limit: int) -> str:
+    """Return what a connector gave as text for the model; raise ``ValueError`` for no page."""
+    given = output if isinstance(output, str) else json_text(output)
+    value = json_value(given)
+    readable = repaired(clean(given) if value is given else json_text(value))
+    held = json_value(readable)
+    page = held.get("content", held) if isinstance(held, dict) else held
+    if page is None or isinstance(page, str):
+        require_page(page or "")
+    # What needs no repair, and holds every script as itself, goes on to the letter.
+    if held == value and not re.search(r"(?<!\\)(\\\\)*\\u", given):
+        readable = given
+    return fitted(readable, asked, limit)
+
+
+def repaired(text: str) -> str:
+    """Return a text as UTF-8 where it was read as Latin-1."""
+    # `web_fetch` of Flower 1.35.0 reads so what names no charset in its HTTP header.
+    utf_8 = "[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
+    sequences = re.findall(utf_8, text)
+    if 2 * len("".join(sequences)) < len(re.findall("[\x80-\xff]", text)):
+        return text
+    text = re.sub(utf_8, lambda found: found[0].encode("latin-1").decode(errors="ignore"), text)
+    # What remains of sequences that lost a byte on the way.
+    return re.sub("[\x80-\x9f]", "", text)
+
+
+HTML_MARKUP = re.compile(r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.I | re.S)
+NEEDS_JAVASCRIPT = re.compile(
+    r"(enable|activ(ate|er|ez|ar)|aktivieren?|h?abilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
+    r"|(requires|requiere|needs|without|turn on) javascript|turn javascript on"
+    r"|javascript ?(is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
+    re.I,
+)
+
+
+def require_page(page: str) -> None:
+    """Raise ``ValueError``, with advice to the model, where a text is no page."""
+    # What the bytes of a PDF or an image become when they are read as text.
+    unreadable = re.findall("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]", page)
+    if page.lstrip().startswith("%PDF-") or len(unreadable) * 10 > len(page):
+        raise ValueError(
+            "This is a PDF, an image or another binary, not text. Look for the same as a web page "
+            "(for arXiv, /abs/ or /html/ in place of /pdf/)."
+        )
+    # A language that Latin-1 can write has no such share of these letters.
+    letters = len(re.findall("[\x80-\xff]", page))
+    if letters > max(40, 0.4 * len("".join(page.split()))):
+        raise ValueError("This page was read in the wrong character encoding. Look elsewhere.")
+    visible = HTML_MARKUP.sub(" ", page) if HTML.match(page.lstrip()) else page
+    # A shell says little more than that.
+    is_shell = len(visible) < 500 and NEEDS_JAVASCRIPT.search(visible)
+    if is_shell or not visible.strip():
+        raise ValueError("This page has no readable text without JavaScript. Look elsewhere.")
+
+
+# --- Long pages
+
+# A passage ends with a paragraph, else a sentence, else a line, else a word: first come the ends of
+# sentences in Latin, Cyrillic and Arabic script, then the Chinese and Japanese ones.
+PASSAGE = re.compile(
+    r".{200,390}\n\s{0,9}\n|.{200,398}(?:[.!?\u061f]\s|[\u3002\uff01\uff1f])"
+    r"|.{200,399}\n|.{1,399}\s|.{1,400}",
+    re.S,
+)
+LEFT_OUT = "\n[...]\n"
+# The pieces by which passages are compared overlap: two characters of Chinese, Japanese or Korean,
+# four of another word, a short word itself.
+PIECE = re.compile(r"(?=([\u3040-\ud7a3]{2}|\w{4}|\b\w{1,3}\b))\w")
+
+
+def fitted(output: str, asked: str, limit: int) -> str:
+    """Return an output within the limit; of a long page, the passages that fit what was asked."""
+    if len(output) <= limit:
+        return output
+    value = json_value(output)
+    if isinstance(value, dict) and isinstance(page := value.get("content"), str):
+        room = limit - len(json_text({**value, "content": ""}))
+        if room > limit // 8:
+            page = passages(page, asked, room, lambda part: len(json_text(part)) - 2)
+            return json_text({**value, "content": page})
+    return passages(output, asked, limit)
+
+
+def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len) -> str:
+    """Return of a text its beginning and the passages that fit best, in the text's own order."""
+    parts = PASSAGE.findall(text)
+    mark = f"\n[cut: the whole has {len(text)} characters]"
+    room = limit - size(LEFT_OUT + mark)
+    starts, fits = list(accumulate(map(len, parts), initial=0)), fitness(parts, asked)
+    # Where passages fit alike, the sort keeps their order, so that the beginning comes first.
+    ranked = sorted(range(len(parts)), key=lambda n: (starts[n] > limit // 8, -fits[n]))
+    kept = {-1, len(parts)}
+    for place in ranked:
+        gaps = 1 - (place - 1 in kept) - (place + 1 in kept)
+        room -= size(parts[place]) + gaps * size(LEFT_OUT)
+        if room < 0:
+            break
+        kept.add(place)
+    shown = [parts[n] if n in kept else LEFT_OUT for n in range(len(parts)) if {n - 1, n} & kept]
+    return "".join(shown) + mark
+
+
+def fitness(parts: list[str], asked: str) -> list[float]:
+    """Return how well each passage, with its neighbours, fits the line of `asked` it fits best."""
+    # Of many lines the first and the last count, of a long one its beginning and its end: that
+    # bounds the time and the memory.
+    asked_lines, most = asked.splitlines(), 2 * MAX_CALLS_PER_TURN
+    asked_lines = [*asked_lines[:most], *asked_lines[most:][-most:]]
+    lines = [set(pieces(f"{line[:300]} {line[-300:]}")) for line in asked_lines]
+    wanted = set().union(*lines)
+    shared = [wanted.intersection(pieces(part)) for part in parts]
+    counts = Counter(chain.from_iterable(shared))
+    weights = {piece: math.log(len(parts) / counts.get(piece, 0.5)) for piece in wanted}
+
+    def weight(held: set[str]) -> float:
+        return math.fsum(weights[piece] for piece in held)
+
+    # What a passage shares counts by its rarity in the text, as in BM25, and is set against the
+    # whole line: so the words of an address don't drown the question.
+    scales = [(line, math.sqrt(weight(line)) or 1.0) for line in lines]
+    own = [
+        max((weight(line & held) / scale for line, scale in scales), default=0.0) for held in shared
+    ]
+    padded = [0.0, *own, 0.0]
+    return [fit + (padded[n] + padded[n + 2]) / 2 for n, fit in enumerate(own)]
+
+
+def pieces(text: str) -> list[str]:
+    """Return the pieces of a text's words, whatever their case and accents."""
+    text = unicodedata.normalize("NFD", text.casefold())
+    text = re.sub("[\u0300-\u036f\u064b-\u0652]", "", text)
+    return PIECE.findall(unicodedata.normalize("NFC", text))
+
+
+# --- Note
+
+# Where an address of an answer begins, and what ends one without brackets around it: quotes, `|`,
+# `*`, a long dash, Chinese and Japanese punctuation. In a source it begins and ends with less.
+ADDRESS_START = r"(?:https?://(?=[^\W_]|\[)|(?<![a-z0-9_./@-])www\.(?=[^\W_]))"
+BARE_STOPS = r'<>"`|*\xab\xbb\u2014\u2018-\u206f\u3000-\u303f\uff00-\uff65'
+ESCAPE = re.compile(r"\\(?=[^\w\s]|_)")
+SOURCE_START = re.compile(
+    r"(?:(?:https?:)?//|(?<![a-z0-9@./=&?%-])(?=[a-z0-9-]++\.\w))(?:www\.(?=\w))?", re.I
+)
+SOURCE_END = re.compile(r"(?!(?:[-.~:@=+%?/_(]|&(?!\w+;))*+[^\W_])")
+
+
+def answer_note(
+    text: str, messages: list[JSONObject], evidence: list[JSONObject], shortfalls: list[str]
+) -> str:
+    """Return what the reader of an answer must know besides its text: a short note, or nothing."""
+    lines = list(dict.fromkeys(shortfalls))
+    if unknown := unknown_links(text, source_texts(messages, evidence)):
+        short = [link.replace(" ", "%20") for link in unknown if len(link) <= MAX_REASON_CHARS]
+        named = [f"<{link}>" for link in short[:MAX_NOTE_LINKS]]
+        if len(named) < len(unknown):
+            named.append(f"{len(unknown) - len(named)} more")
+        lines.append(f"Not among this answer's sources, so check them: {', '.join(named)}")
+    return NOTE_OPENING + "\n".join(f"- {line}" for line in lines) if lines else ""
+
+
+def source_texts(messages: list[JSONObject], evidence: list[JSONObject]) -> Iterator[str]:
+    """Yield the texts whose links an answer may give: messages, and what tools returned."""
+    for item in messages:
+        if item["role"] == "assistant":
+            # It gives its links but those that its note names.
+            answered, _, note = item["content"].partition(NOTE_OPENING)
+            yield from unknown_links(answered, [note])
+        else:
+            yield item["content"]
+    failed = {item["call_id"] for item in evidence if is_error_output(item.get("output"))}
+    for item in evidence:
+        if "call_id" in item and item["call_id"] not in failed:
+            # Not every service that fetches a page tells its address again.
+            yield item["arguments"] if item.get("name") == "web_fetch" else item.get("output", "")
+
+
+def unknown_links(text: str, sources: Iterable[str]) -> list[str]:
+    """Return the links of a text, each once and in order, that stand in none of the sources."""
+    links: dict[str, str] = {}
+    for pointed, destination, bare in LINK.findall(text):
+        link = ESCAPE.sub("", pointed or destination or bare.rstrip(".,;:!?'_~"))
+        links.setdefault(spelt_alike(link.partition("#")[0]).rstrip("/?&") or link, link)
+    given = spelt_alike("\n".join(sources)) if links else ""
+    return [
+        link
+        for address, link in links.items()
+        # Where an address goes on in a source, that is another one.
+        if not any(map(SOURCE_END.match, given.split(address)[1:]))
+    ]
+
+
+def link_pattern(stops: str) -> str:
+    """Return a pattern of addresses that end at a space, a stop, or a bracket they didn't open."""
+    piece = rf"(?:[^\s\\()\[\]{{}}{stops}]|\\[^\w\s{stops}]|\\_)"
+    for _ in range(2):
+        piece = rf"(?:{piece}|\({piece}*+\)|\[{piece}*+\]|\{{{piece}*+\}})"
+    return rf"{ADDRESS_START}(?:{piece}|[(\[{{])*+"
+
+
+LINK = re.compile(
+    rf"<({ADDRESS_START}[^<>\n]*+)>|\]\(({link_pattern('')})|({link_pattern(BARE_STOPS)})", re.I
+)
+
+
+def spelt_alike(text: str) -> str:
+    """Return a text in which addresses that mean the same are spelt the same.
+
+    They begin with `//` and the host in lower case, without `www.`, escapes or `utm_*` parameters.
+    """
+    text = ESCAPE.sub("", text)
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
+    text = re.sub(r"\\[nrt]", " ", text)
+    text = re.sub("&(?:amp|#0*38|#x0*26);", "&", text, flags=re.I)
+    text = re.sub(r"([?&])(?:utm_\w+=[\w.~%+-]*&?)++", r"\1", text)
+    text = re.sub("(?:%(?![0-9a-fA-F]{2}))++", "%25", clean(text))
+    text = unquote_to_bytes(text).decode(errors="surrogateescape").replace("/?", "?")
+    text = SOURCE_START.sub("//", text)
+    return re.sub(r"//[a-z0-9.-]*+[\w.-]+", lambda host: host[0].lower(), text)

@@ -128,10 +128,9 @@ def test_no_word_is_cut() -> None:
     assert set(re.findall(r"\w+", content.rpartition(LEFT_OUT)[0])) <= set(re.findall(r"\w+", text))
 
 
-@pytest.mark.parametrize(
-    "text", ["p" * 900_000, "\t" * 899_999 + "p", '"' * 900_000, "联" * 900_000]
-)
-def test_one_line_without_spaces_is_cut_at_the_limit(text: str) -> None:
+@pytest.mark.parametrize("character", ["p", "\t", '"', "联"])
+def test_one_line_without_spaces_is_cut_at_the_limit(character: str) -> None:
+    text = character * 900_000
     content = sent({"title": "t", "content": text}, "p")["content"]
     assert content.startswith(text[:7_000])
     assert content.endswith("[cut: the whole has 900000 characters]")
@@ -199,7 +198,8 @@ LONG_TEXT = st.builds(
     st.sampled_from(["", " ", "\n", ". ", "。", "\n\n"]),
 )
 FIELDS = st.dictionaries(
-    st.sampled_from(["url", "title", "n"]), st.text(max_size=40) | st.integers()
+    st.sampled_from(["url", "title", "n"]),
+    st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=40) | st.integers(),
 )
 
 
