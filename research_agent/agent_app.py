@@ -561,9 +561,8 @@ def answer(run: Run) -> None:
                 # Such a host shows the answer by itself.
                 return
             raise RuntimeError("The model gave no answer: neither text nor a refusal.")
-        if run.lightness > 1 and any(
-            len(i.get("output", "")) > MAX_REASON_CHARS for i in run.evidence
-        ):
+        outputs = [item["output"] for item in run.evidence if "output" in item]
+        if run.lightness > 1 and any(len(output) > MAX_REASON_CHARS for output in outputs):
             run.shortfalls.append("The evidence was cut: the model takes no more of it.")
         if end["type"] == INCOMPLETE:
             run.shortfalls.append("The model cut the answer short.")
