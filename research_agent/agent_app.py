@@ -16,7 +16,7 @@ import unicodedata
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import responses
@@ -95,15 +95,16 @@ class Run:
 
     agent: AgentSession
     context: Context
-    publish: Callable[[JSONObject], None]
-    model: str
-    deadline: float
-    messages: list[JSONObject]
+    model: str = MODEL
+    deadline: float = 0.0
+    messages: list[JSONObject] = field(default_factory=list)
     evidence: list[JSONObject] = field(default_factory=list)
     lightness: int = 0
     tells_evidence: bool = False
     shortfalls: list[str] = field(default_factory=list)
-    shown: list[str] = field(default_factory=list)
+    shown: str = ""
+    has_clients: bool = True
+    all_sent_at: float = 0.0
 
 
 class ModelError(RuntimeError):
@@ -190,14 +191,14 @@ def stored_items(context: Context) -> list[str]:
 
 
 def store_item(context: Context, item: JSONObject) -> None:
-    with locked(context):
+    with lock(context):
         items = [*stored_items(context), json.dumps(item, separators=(",", ":"))]
         context.state["items"] = ConfigRecord({"json": items})
 
 
-def locked(context: Context) -> AbstractContextManager[object]:
+def lock(context: Context) -> Any:
     # A Context has no lock from Flower 1.37 on.
-    return context.locked() if hasattr(context, "locked") else nullcontext()
+    return getattr(context, "locked", nullcontext)()
 
 
 # --- Model
@@ -219,12 +220,12 @@ def require_flower(agent: AgentSession) -> None:
 def private_response(agent: AgentSession, context: Context, request: JSONObject) -> JSONObject:
     """Return the model's reply, and leave the run series as it was, also where this raises."""
     # `agent.responses.create` stores each reply as conversation.
-    with locked(context):
+    with lock(context):
         before = copy.deepcopy(context.state.config_records.get("items"))
     try:
         return cast(JSONObject, agent.responses.create(request))
     finally:
-        with locked(context):
+        with lock(context):
             context.state.pop("items", None)
             if before is not None:
                 context.state["items"] = before
@@ -249,7 +250,7 @@ def ask(
     except Exception as exc:
         failed = f"{what} failed: {error_text(exc)}"
         may_help = lighten(run, exc) or is_first
-        if time.monotonic() >= deadline or has_shown(run) or not may_help:
+        if time.monotonic() >= deadline or run.shown.strip() or not may_help:
             if runtime_url() or isinstance(exc, ModelError):
                 raise RuntimeError(failed) from exc
             raise
@@ -556,7 +557,7 @@ def answer(run: Run) -> None:
     try:
         end = ask(run, "The answer request", lambda: show_answer(run))
         response = end.get("response")
-        if not has_shown(run):
+        if not run.shown.strip():
             if not runtime_url() and not output_items(response):
                 # Such a host shows the answer by itself.
                 return
@@ -568,7 +569,7 @@ def answer(run: Run) -> None:
             run.shortfalls.append("The model cut the answer short.")
         # A refusal may give what links it likes.
         is_refusal = '"type": "refusal"' in json_text(output_items(response))
-        text = "" if is_refusal else "".join(run.shown)
+        text = "" if is_refusal else run.shown
         if note := answer_note(text, run.messages, run.evidence, run.shortfalls):
             show(run, note)
     finally:
@@ -578,13 +579,13 @@ def answer(run: Run) -> None:
         "type": "message",
         "role": "assistant",
         "status": end["type"].removeprefix("response."),
-        "content": [{"type": "output_text", "text": "".join(run.shown), "annotations": []}],
+        "content": [{"type": "output_text", "text": run.shown, "annotations": []}],
     }
     store_item(run.context, item)
     if isinstance(response, dict) and output_items(response):
         # A client may replace the text that it has drawn by that of the last event.
         end = {**end, "response": {**response, "output": [item]}}
-    run.publish(end)
+    publish(run, end)
 
 
 def show_answer(run: Run) -> JSONObject:
@@ -599,7 +600,7 @@ def show_answer(run: Run) -> JSONObject:
             items = output_items(event.get("response"))
             texts = [model_text(said) for said in items if said.get("phase") != "commentary"]
             text = clean("\n\n".join(filter(None, texts)))
-            if text.strip() and not has_shown(run):
+            if text.strip() and not run.shown.strip():
                 show(run, text)
             return event
         # Some providers tell where a message begins, others number them, some do both.
@@ -612,56 +613,35 @@ def show_answer(run: Run) -> JSONObject:
             continue
         if kind in (TEXT_DELTA, REFUSAL_DELTA):
             text = clean(str(delta))
-            if has_shown(run) and place != event.get("output_index"):
+            if run.shown.strip() and place != event.get("output_index"):
                 text = f"\n\n{text}"
             place = event.get("output_index")
             show(run, text, event)
         else:
-            run.publish(event)
+            publish(run, event)
     raise ModelError("The stream ended in the middle of the answer.")
-
-
-def has_shown(run: Run) -> bool:
-    return any(map(str.strip, run.shown))
 
 
 def show(run: Run, text: str, event: JSONObject | None = None) -> None:
     print(text, end="", flush=True)
-    run.shown.append(text)
+    run.shown += text
     # A refusal is an answer too, but Flower's chat draws no refusal events.
-    run.publish({**(event or {}), "type": TEXT_DELTA, "delta": text})
+    publish(run, {**(event or {}), "type": TEXT_DELTA, "delta": text})
 
 
-@contextmanager
-def publisher(agent: AgentSession) -> Iterator[Callable[[JSONObject], None]]:
-    """Give a function that shows clients an event; on leaving, wait until the last ones are out."""
-    failed, all_sent_at = False, 0.0
-
-    def publish(event: JSONObject) -> None:
-        nonlocal failed, all_sent_at
-        # A host without an endpoint shows its clients the answer by itself.
-        if failed or not (runtime_url() or event["type"] == "error"):
-            return
-        try:
-            agent.events.emit(event)
-        # Whatever it is, it must not stop or replace what clients would have been shown.
-        except Exception as exc:  # noqa: BLE001
-            failed = True
-            log(f"Chat clients see no more of this run: {error_text(exc)}")
-        now = time.monotonic()
-        all_sent_at = max(all_sent_at, now) + 1 / EVENTS_PER_SECOND
-        all_sent_at = min(all_sent_at, now + MAX_EVENT_SECONDS)
-
+def publish(run: Run, event: JSONObject) -> None:
+    # A host without an endpoint shows its clients the answer by itself.
+    if not run.has_clients or not (runtime_url() or event["type"] == "error"):
+        return
     try:
-        yield publish
-    # Whatever fails, clients are told.
-    except Exception as exc:
-        reason = without_secrets(clean(str(exc) or repr(exc)))
-        publish({"type": "error", "code": "run_failed", "message": reason, "param": None})
-        raise
-    finally:
-        if all_sent_at:
-            time.sleep(max(0.0, all_sent_at - time.monotonic()) + EVENT_MARGIN_SECONDS)
+        run.agent.events.emit(event)
+    # Whatever it is, it must not stop or replace what clients would have been shown.
+    except Exception as exc:  # noqa: BLE001
+        run.has_clients = False
+        log(f"Chat clients see no more of this run: {error_text(exc)}")
+    now = time.monotonic()
+    sent_at = max(run.all_sent_at, now) + 1 / EVENTS_PER_SECOND
+    run.all_sent_at = min(sent_at, now + MAX_EVENT_SECONDS)
 
 
 # --- Run
@@ -670,22 +650,30 @@ def publisher(agent: AgentSession) -> Iterator[Callable[[JSONObject], None]]:
 @app.main()
 def main(agent: AgentSession, context: Context) -> None:
     """Answer the run's question from public sources, or fail the run with one sentence."""
-    with publisher(agent) as publish:
-        config = context.run_config
+    run, config = Run(agent, context), context.run_config
+    try:
         question = text_setting(config, "agent.input")
-        model = text_setting(config, "agent.model", MODEL)
+        run.model = text_setting(config, "agent.model", MODEL)
         turns = whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10)
         seconds = whole_number(config, "agent.max-research-seconds", MAX_RESEARCH_SECONDS, 1, 3600)
         require_flower(agent)
         # From Flower 1.38 on a chat's question is no part of the run configuration.
         prompt = getattr(agent, "prompt", None)
         messages = with_question(context, prompt if isinstance(prompt, str) else question)
-        recent = recent_messages(messages, MAX_HISTORY_CHARS)
-        if left_out := len(messages) - len(recent):
+        run.messages = recent_messages(messages, MAX_HISTORY_CHARS)
+        if left_out := len(messages) - len(run.messages):
             log(f"The oldest messages of the run series ({left_out}) are left out of the requests.")
-        run = Run(agent, context, publish, model, time.monotonic() + seconds, recent)
+        run.deadline = time.monotonic() + seconds
         research(run, turns)
         answer(run)
+    # Whatever fails, clients are told.
+    except Exception as exc:
+        reason = without_secrets(clean(str(exc) or repr(exc)))
+        publish(run, {"type": "error", "code": "run_failed", "message": reason, "param": None})
+        raise
+    finally:
+        if run.all_sent_at:
+            time.sleep(max(0.0, run.all_sent_at - time.monotonic()) + EVENT_MARGIN_SECONDS)
 
 
 # Below are functions of texts and values alone, by which the run above reads and writes.
