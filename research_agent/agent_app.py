@@ -107,12 +107,6 @@ class Run:
     all_sent_at: float = 0.0
 
 
-class ModelError(RuntimeError):
-    """A failed model request; `refused` where its provider will never take it as it is."""
-
-    refused = False
-
-
 # --- Conversation
 
 
@@ -231,32 +225,28 @@ def private_response(agent: AgentSession, context: Context, request: JSONObject)
                 context.state["items"] = before
 
 
-def ask(
-    run: Run,
-    what: str,
-    attempt: Callable[[], JSONObject],
-    deadline: float = math.inf,
-    is_first: bool = True,
-) -> JSONObject:
+def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float) -> JSONObject:
     """Return what an attempt at a model request gives; one that fails is tried again, lighter.
 
     What is busy or slow is tried twice, what is refused as long as something can be cut; nothing is
     tried again after the deadline, or once text of the answer has been shown. Raises
     ``RuntimeError`` with the reason, or what a host without an endpoint raises.
     """
-    try:
-        return attempt()
-    # A model fails in whatever way its provider, the Runtime or a host's session does.
-    except Exception as exc:
-        failed = f"{what} failed: {error_text(exc)}"
-        may_help = lighten(run, exc) or is_first
-        if time.monotonic() >= deadline or run.shown.strip() or not may_help:
-            if runtime_url() or isinstance(exc, ModelError):
-                raise RuntimeError(failed) from exc
-            raise
-    log(f"{failed}\nIt is tried once more.")
-    time.sleep(RETRY_PAUSE_SECONDS)
-    return ask(run, what, attempt, deadline, is_first=False)
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return attempt()
+        # A model fails in whatever way its provider, the Runtime or a host's session does.
+        except Exception as exc:
+            failed = f"{what} failed: {error_text(exc)}"
+            may_help = lighten(run, exc) or tries == 1
+            if time.monotonic() >= deadline or run.shown.strip() or not may_help:
+                if runtime_url() or isinstance(exc, ModelError):
+                    raise RuntimeError(failed) from exc
+                raise
+        log(f"{failed}\nIt is tried once more.")
+        time.sleep(RETRY_PAUSE_SECONDS)
 
 
 def lighten(run: Run, exc: Exception) -> bool:
@@ -330,7 +320,7 @@ def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONO
         # The endpoint leaves `Context` alone, and can be given up after `seconds` without a sign.
         reply = urlopen(post, timeout=seconds)
     except HTTPError as exc:
-        raise failure(exc.read().decode(errors="replace"), exc.code) from exc
+        raise ModelError(exc.read().decode(errors="replace"), exc.code) from exc
     with reply:
         for line in reply if request["stream"] else [reply.read()]:
             event = json_value(line.removeprefix(b"data:").decode(errors="replace"))
@@ -348,7 +338,7 @@ def event_or_failure(event: JSONObject) -> JSONObject:
     # Providers tell of failures in any event.
     failed = status in ("failed", "cancelled") or response.get("error")
     if failed or kind in ("error", "response.failed") or (not kind and "error" in event):
-        raise failure(event)
+        raise ModelError(event)
     if kind in (COMPLETED, INCOMPLETE) and status in ("completed", "incomplete"):
         return {**event, "type": f"response.{status}"}
     return event
@@ -555,7 +545,7 @@ def read_turn(
 def answer(run: Run) -> None:
     """Show the answer as it comes, store it and publish its end; raise where it isn't whole."""
     try:
-        end = ask(run, "The answer request", lambda: show_answer(run))
+        end = ask(run, "The answer request", lambda: show_answer(run), math.inf)
         response = end.get("response")
         if not run.shown.strip():
             if not runtime_url() and not output_items(response):
@@ -746,22 +736,23 @@ TOO_LONG = re.compile(
 ABOUT_TOOLS = re.compile(r"\btool|function.?call|call a function", re.I)
 
 
-def failure(said: object, status: int = 0) -> ModelError:
-    """Return the error of a request that failed with this reply and, if known, this HTTP status."""
-    # Flower 1.35.0 passes on what a provider refused with the status and the reply in a message.
-    told = re.search(r'(?:request failed: |code\\*": \\*"?)([45]\d\d)\b', json_text(said))
-    status = int(told[1]) if told else status
-    text = reason(said)
-    if len(text) > MAX_REASON_CHARS:
-        text = f"{text[:MAX_REASON_CHARS]}..."
-    if status >= 400 and str(status) not in text:
-        named = f"{status} {responses.get(status, '')}".strip()
-        text = f"{text} ({named})" if text else named
-    exc = ModelError(text or "The model provider gave no reason.")
-    # Another request helps neither a key that is wrong nor a provider that is busy.
-    about_request = 400 <= status < 500 and status not in (401, 402, 403, 408, 429)
-    exc.refused = about_request or bool(TOO_LONG.search(text))
-    return exc
+class ModelError(RuntimeError):
+    """A model request that failed; `refused` where its provider will never take it as it is."""
+
+    def __init__(self, said: object, status: int = 0) -> None:
+        # Flower 1.35.0 passes on a provider's refusal with status and reply in one message.
+        told = re.search(r'(?:request failed: |code\\*": \\*"?)([45]\d\d)\b', json_text(said))
+        status = int(told[1]) if told else status
+        text = reason(said)
+        if len(text) > MAX_REASON_CHARS:
+            text = f"{text[:MAX_REASON_CHARS]}..."
+        if status >= 400 and str(status) not in text:
+            named = f"{status} {responses.get(status, '')}".strip()
+            text = f"{text} ({named})" if text else named
+        super().__init__(text or "The model provider gave no reason.")
+        # Another request helps neither a key that is wrong nor a provider that is busy.
+        about_request = 400 <= status < 500 and status not in (401, 402, 403, 408, 429)
+        self.refused = about_request or bool(TOO_LONG.search(text))
 
 
 def reason(said: object) -> str:
