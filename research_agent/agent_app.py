@@ -98,7 +98,10 @@ class Run:
     model: str = MODEL
     deadline: float = 0.0
     messages: list[JSONObject] = field(default_factory=list)
+    tools: list[JSONObject] = field(default_factory=list)
     evidence: list[JSONObject] = field(default_factory=list)
+    # For the `call_id` of each call why it can't be run; blank where it can.
+    problems: dict[str, str] = field(default_factory=dict)
     lightness: int = 0
     tells_evidence: bool = False
     shortfalls: list[str] = field(default_factory=list)
@@ -347,11 +350,10 @@ def event_or_failure(event: JSONObject) -> JSONObject:
 # --- Tools
 
 
-def checked_call(
-    call: JSONObject, place: int, names: list[str], ids: set[str]
-) -> tuple[JSONObject, str]:
-    """Return a call as providers take it back, and why it can't be run; blank where it can."""
+def checked_call(run: Run, call: JSONObject) -> JSONObject:
+    """Return a call as providers take it back, and note in the run why it can't be run."""
     name, call_id, arguments = call.get("name"), call.get("call_id"), call.get("arguments")
+    names = [tool["name"] for tool in run.tools if isinstance(tool.get("name"), str)]
     # Some providers give the object itself.
     text = json_text(arguments) if isinstance(arguments, dict) else str(arguments)
     problem = ""
@@ -361,64 +363,64 @@ def checked_call(
         text, problem = "{}", f"The arguments may have at most {MAX_ITEM_CHARS} characters."
     if name not in names:
         problem = f"There is no tool {str(name)[:200]!r}; the tools are {', '.join(names)}."
-    if place >= MAX_CALLS_PER_TURN:
-        problem = f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
     # For another name, for a call_id that is long or another's, and for arguments that are no
     # object, providers refuse the whole request.
     sent = {**call, "name": re.sub("[^a-zA-Z0-9_-]", "_", str(name))[:64] or "_", "arguments": text}
-    if not isinstance(call_id, str) or not re.fullmatch("[!-~]{1,64}", call_id) or call_id in ids:
+    is_id = isinstance(call_id, str) and re.fullmatch("[!-~]{1,64}", call_id)
+    if not is_id or call_id in run.problems:
         sent["call_id"] = f"call_{uuid.uuid4().hex}"
         sent.pop("id", None)
-    return sent, problem
+    run.problems[sent["call_id"]] = problem
+    return sent
 
 
-def run_calls(
-    run: Run, calls: list[JSONObject], problems: dict[str, str], asked: str, limit: int
-) -> list[JSONObject]:
-    """Run a turn's calls, a few at the same time; return one output a call, in their order."""
+def run_calls(run: Run, calls: list[JSONObject]) -> None:
+    """Add to the evidence an output for each call of a turn, in their order."""
+    for call in calls[MAX_CALLS_PER_TURN:]:
+        problem = f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
+        run.problems[call["call_id"]] = problem
+    asked = "\n".join([run.messages[-1]["content"], *map(unquote, map(call_words, calls))])
+    room = MAX_EVIDENCE_CHARS - size(run.evidence)
+    limit = min(MAX_OUTPUT_CHARS, room // len(calls) - 100)
 
     def output_of(call: JSONObject) -> str:
-        if problem := problems[call["call_id"]]:
+        if problem := run.problems[call["call_id"]]:
             raise ValueError(problem)
-        if not seconds_left(run):
-            raise NotReady
         log(call_line(call))
         return readable_output(connector_output(run, call), asked, limit)
 
-    outputs = []
     # Its threads are daemons: one that never returns doesn't hold back the end of the process.
     with ThreadPool(MAX_OPEN_CALLS) as pool:
         results = [pool.apply_async(output_of, [call]) for call in calls]
         for call, result in zip(calls, results, strict=True):
             try:
-                outputs.append(call_output(call, result.get(seconds_left(run))))
+                run.evidence.append(call_output(call, result.get(seconds_left(run))))
             # A connector raises whatever its service, its transport or the Runtime does.
             except Exception as exc:  # noqa: BLE001
                 if isinstance(exc, NotReady):
                     exc = RuntimeError("There was no reply within the time for research.")
                 log(f"{call_line(call)} failed: {error_text(exc)}")
-                outputs.append(connector_error_output(call, exc))
-    return outputs
+                run.evidence.append(connector_error_output(call, exc))
 
 
-def connector_output(run: Run, call: JSONObject, again: bool = True) -> object:
+def connector_output(run: Run, call: JSONObject) -> object:
     """Return what a connector gives; a call that came too soon is run once more after a pause."""
     try:
         return run.agent.connectors.call(call)["output"]
     # As in `run_calls`.
     except Exception as exc:
         too_soon = r"\D*\b429\b|.*(too many requests|rate.?limit)"
-        is_too_soon = re.match(too_soon, str(exc)[:MAX_REASON_CHARS], re.I | re.S)
-        if not (again and is_too_soon and seconds_left(run)):
+        says = str(exc)[:MAX_REASON_CHARS]
+        if not re.match(too_soon, says, re.I | re.S) or not seconds_left(run):
             raise
     # One after another: together they would be too many again.
     with RATE_PAUSE:
         time.sleep(RETRY_PAUSE_SECONDS)
-    return connector_output(run, call, again=False)
+    return run.agent.connectors.call(call)["output"]
 
 
 def call_words(call: JSONObject) -> str:
-    return " ".join(map(str, cast(JSONObject, json_value(call["arguments"])).values()))
+    return " ".join(map(str, json.loads(call["arguments"]).values()))
 
 
 def call_line(call: JSONObject) -> str:
@@ -452,13 +454,22 @@ def fall_short(run: Run, what: str) -> None:
 
 def research(run: Run, max_turns: int) -> None:
     """Gather evidence turn by turn, until the model asks for no call, fails, or a limit is met."""
-    tools: list[JSONObject] = list(run.agent.connectors.tools(TOOL_REFS))
+    run.tools = list(run.agent.connectors.tools(TOOL_REFS))
     instructions = PLANNING_INSTRUCTIONS.format(
         today=datetime.now(UTC).date(), turns=max_turns, calls=MAX_CALLS_PER_TURN
     )
-    fields = {"instructions": instructions, "tools": tools, "tool_choice": "auto", "stream": False}
     for _ in range(max_turns):
-        if not seconds_left(run) or not research_turn(run, fields):
+        room = MAX_EVIDENCE_CHARS - size(run.evidence)
+        if room < MAX_OUTPUT_CHARS:
+            fall_short(run, "The research ended at its limit for evidence.")
+            break
+        items = read_turn(run, planned(run, instructions), room)
+        calls = [item for item in items if "arguments" in item]
+        if not calls:
+            break
+        run.evidence += items
+        run_calls(run, calls)
+        if not seconds_left(run):
             break
     if not seconds_left(run):
         fall_short(run, "The research ended at its limit of time.")
@@ -467,15 +478,20 @@ def research(run: Run, max_turns: int) -> None:
         fall_short(run, "Every search and fetch failed.")
 
 
-def research_turn(run: Run, fields: JSONObject) -> bool:
-    """Add to the run the items and outputs of one turn; return whether the model made a call."""
-    room = MAX_EVIDENCE_CHARS - size(run.evidence)
-    if room < MAX_OUTPUT_CHARS:
-        fall_short(run, "The research ended at its limit for evidence.")
-        return False
+def planned(run: Run, instructions: str) -> JSONObject:
+    """Return the reply to a planning request; where that fails, one without an output."""
+    fields = {"instructions": instructions, "tools": run.tools, "tool_choice": "auto"}
+
+    def attempt() -> JSONObject:
+        [event] = model_events(run, max(1.0, seconds_left(run)), {**fields, "stream": False})
+        reply = event["response"]
+        if not isinstance(reply, dict):
+            raise ModelError(f"The reply must be a response object; it was {str(reply)[:200]!r}.")
+        return reply
+
     lightness = run.lightness
     try:
-        reply = ask(run, "A planning request", lambda: planning_reply(run, fields), run.deadline)
+        return ask(run, "A planning request", attempt, run.deadline)
     # As in `ask`.
     except Exception as exc:  # noqa: BLE001
         # What was cut in vain is whole again for the answer.
@@ -483,60 +499,39 @@ def research_turn(run: Run, fields: JSONObject) -> bool:
         no_tools = ABOUT_TOOLS.search(str(exc)) and not run.evidence
         what = "The model can't call tools." if no_tools else "The research ended early."
         fall_short(run, f"{what} {error_text(exc)}")
-        return False
-    names = [tool["name"] for tool in fields["tools"] if isinstance(tool.get("name"), str)]
-    items, problems = read_turn(reply, names, run.evidence, room)
-    calls = [item for item in items if "arguments" in item]
-    if calls:
-        asked = "\n".join([run.messages[-1]["content"], *map(unquote, map(call_words, calls))])
-        limit = min(MAX_OUTPUT_CHARS, (room - size(items)) // len(calls) - 100)
-        run.evidence += [*items, *run_calls(run, calls, problems, asked, limit)]
-    return bool(calls)
+        return {}
 
 
-def planning_reply(run: Run, fields: JSONObject) -> JSONObject:
-    [event] = model_events(run, max(1.0, seconds_left(run)), fields)
-    response = event["response"]
-    if not isinstance(response, dict):
-        raise ModelError(f"The reply must be a response object; it was {str(response)[:200]!r}.")
-    return response
+def read_turn(run: Run, reply: JSONObject, room: int) -> list[JSONObject]:
+    """Return the items of a planning reply that go back to the model, as many as `room` holds.
 
-
-def read_turn(
-    reply: JSONObject, names: list[str], evidence: list[JSONObject], room: int
-) -> tuple[list[JSONObject], dict[str, str]]:
-    """Return of a planning reply the items that go back to the model, and its calls' problems.
-
-    The items are calls, drafts, and the reasoning before them: providers refuse reasoning whose
-    follower is missing. They end where `room`, in characters, ends.
+    They are calls, drafts, and the reasoning before them: providers refuse reasoning whose follower
+    is missing.
     """
-    ids = {item["call_id"] for item in evidence if "arguments" in item}
     items: list[JSONObject] = []
-    problems: dict[str, str] = {}
-    reasoning: list[JSONObject] = []
+    group: list[JSONObject] = []
     for given in json.loads(json_text(output_items(reply))):
         # Some servers give fields of null that others refuse.
         item = {key: value for key, value in given.items() if value is not None}
-        kind, problem, text = item.get("type"), "", model_text(item)
-        if kind == "reasoning":
-            reasoning.append(item)
+        text = model_text(item) if item.get("role") == "assistant" else ""
+        if item.get("type") == "reasoning":
+            group.append(item)
             continue
-        if kind == "function_call":
-            item, problem = checked_call(item, len(problems), names, ids | set(problems))
-        elif item.get("role") != "assistant" or not text.strip():
-            reasoning = []
+        if item.get("type") == "function_call":
+            item = checked_call(run, item)
+        elif not text.strip():
+            group = []
             continue
         elif size([item]) > MAX_ITEM_CHARS:
             item = message("assistant", fitted(text, "", MAX_ITEM_CHARS))
+        group.append(item)
         # An output needs room as well.
-        room -= size([*reasoning, item]) + MAX_ITEM_CHARS
+        room -= size(group) + MAX_ITEM_CHARS
         if room < 0:
             break
-        items += [*reasoning, item]
-        reasoning = []
-        if kind == "function_call":
-            problems[item["call_id"]] = problem
-    return items, problems
+        items += group
+        group = []
+    return items
 
 
 # --- Answer
