@@ -134,14 +134,14 @@ def message_text(content: object) -> str:
     """
     texts = []
     for part in content if isinstance(content, list) else [{"text": content}]:
-        held = part if isinstance(part, dict) else {}
-        text = held["text"] if isinstance(held.get("text"), str) else held.get("refusal")
-        if not isinstance(text, str):
-            raise TypeError(
-                "The content of a message in the run series must be text, or a list of text and "
-                f"refusal parts; it was {str(content)[:200]!r}."
-            )
-        texts.append(text)
+        match part:
+            case {"text": str(text)} | {"refusal": str(text)}:
+                texts.append(text)
+            case _:
+                raise TypeError(
+                    "The content of a message in the run series must be text, or a list of text "
+                    f"and refusal parts; it was {str(content)[:200]!r}."
+                )
     return "\n".join(texts)
 
 
@@ -204,14 +204,6 @@ def lock(context: Context) -> Any:
 def runtime_url() -> str:
     # Blank on a host whose Runtime has no Open Responses endpoint.
     return os.environ.get("FLWR_RUNTIME_BASE_URL", "")
-
-
-def require_flower(agent: AgentSession) -> None:
-    if not runtime_url() and not hasattr(agent, "responses"):
-        raise RuntimeError(
-            "This app needs Flower 1.35 or newer, with the Runtime's Open Responses endpoint or "
-            f"`agent.responses`; here is neither, on Flower {version('flwr')}."
-        )
 
 
 def private_response(agent: AgentSession, context: Context, request: JSONObject) -> JSONObject:
@@ -539,27 +531,21 @@ def read_turn(run: Run, reply: JSONObject, room: int) -> list[JSONObject]:
 
 def answer(run: Run) -> None:
     """Show the answer as it comes, store it and publish its end; raise where it isn't whole."""
-    try:
-        end = ask(run, "The answer request", lambda: show_answer(run), math.inf)
-        response = end.get("response")
-        if not run.shown.strip():
-            if not runtime_url() and not output_items(response):
-                # Such a host shows the answer by itself.
-                return
+    end = ask(run, "The answer request", lambda: show_answer(run), math.inf)
+    given = output_items(end.get("response"))
+    if not run.shown.strip():
+        if runtime_url() or given:
             raise RuntimeError("The model gave no answer: neither text nor a refusal.")
-        outputs = [item["output"] for item in run.evidence if "output" in item]
-        if run.lightness > 1 and any(len(output) > MAX_REASON_CHARS for output in outputs):
-            run.shortfalls.append("The evidence was cut: the model takes no more of it.")
-        if end["type"] == INCOMPLETE:
-            run.shortfalls.append("The model cut the answer short.")
-        # A refusal may give what links it likes.
-        is_refusal = '"type": "refusal"' in json_text(output_items(response))
-        text = "" if is_refusal else run.shown
-        if note := answer_note(text, run.messages, run.evidence, run.shortfalls):
-            show(run, note)
-    finally:
-        if run.shown:
-            log("")
+        # Such a host shows the answer by itself.
+        return
+    outputs = [item["output"] for item in run.evidence if "output" in item]
+    if run.lightness > 1 and any(len(output) > MAX_REASON_CHARS for output in outputs):
+        run.shortfalls.append("The evidence was cut: the model takes no more of it.")
+    if end["type"] == INCOMPLETE:
+        run.shortfalls.append("The model cut the answer short.")
+    # A refusal may give what links it likes.
+    text = "" if '"type": "refusal"' in json_text(given) else run.shown
+    show(run, answer_note(text, run.messages, run.evidence, run.shortfalls))
     item = {
         "type": "message",
         "role": "assistant",
@@ -567,51 +553,48 @@ def answer(run: Run) -> None:
         "content": [{"type": "output_text", "text": run.shown, "annotations": []}],
     }
     store_item(run.context, item)
-    if isinstance(response, dict) and output_items(response):
+    if given:
         # A client may replace the text that it has drawn by that of the last event.
-        end = {**end, "response": {**response, "output": [item]}}
+        end = {**end, "response": {**end["response"], "output": [item]}}
     publish(run, end)
 
 
 def show_answer(run: Run) -> JSONObject:
     """Show an answer's text but no commentary, pass its other events on, and return its end."""
     instructions = ANSWER_INSTRUCTIONS.format(today=datetime.now(UTC).date())
-    fields = {"instructions": instructions, "stream": True}
     phase: object = None
     place: object = ""
+    fields = {"instructions": instructions, "stream": True}
     for event in model_events(run, MODEL_REPLY_SECONDS, fields):
         kind, item, delta = event.get("type"), event.get("item"), event.get("delta")
         if kind in (COMPLETED, INCOMPLETE):
-            items = output_items(event.get("response"))
-            texts = [model_text(said) for said in items if said.get("phase") != "commentary"]
-            text = clean("\n\n".join(filter(None, texts)))
-            if text.strip() and not run.shown.strip():
-                show(run, text)
+            if not run.shown.strip():
+                items = output_items(event.get("response"))
+                texts = [model_text(said) for said in items if said.get("phase") != "commentary"]
+                show(run, clean("\n\n".join(filter(None, texts))))
             return event
         # Some providers tell where a message begins, others number them, some do both.
         if kind == "response.output_item.added" and isinstance(item, dict):
-            phase = item.get("phase")
-            place = "" if item.get("type") == "message" else place
+            phase, place = item.get("phase"), ""
         if not isinstance(kind, str) or not kind or phase == "commentary":
             continue
         if kind.endswith(".delta") and not (delta and isinstance(delta, str)):
             continue
-        if kind in (TEXT_DELTA, REFUSAL_DELTA):
-            text = clean(str(delta))
-            if run.shown.strip() and place != event.get("output_index"):
-                text = f"\n\n{text}"
-            place = event.get("output_index")
-            show(run, text, event)
-        else:
+        if kind not in (TEXT_DELTA, REFUSAL_DELTA):
             publish(run, event)
+            continue
+        begins = run.shown.strip() and place != event.get("output_index")
+        place = event.get("output_index")
+        show(run, "\n\n" * bool(begins) + clean(str(delta)), event)
     raise ModelError("The stream ended in the middle of the answer.")
 
 
 def show(run: Run, text: str, event: JSONObject | None = None) -> None:
-    print(text, end="", flush=True)
-    run.shown += text
-    # A refusal is an answer too, but Flower's chat draws no refusal events.
-    publish(run, {**(event or {}), "type": TEXT_DELTA, "delta": text})
+    if text:
+        print(text, end="", flush=True)
+        run.shown += text
+        # A refusal is an answer too, but Flower's chat draws no refusal events.
+        publish(run, {**(event or {}), "type": TEXT_DELTA, "delta": text})
 
 
 def publish(run: Run, event: JSONObject) -> None:
@@ -641,7 +624,11 @@ def main(agent: AgentSession, context: Context) -> None:
         run.model = text_setting(config, "agent.model", MODEL)
         turns = whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10)
         seconds = whole_number(config, "agent.max-research-seconds", MAX_RESEARCH_SECONDS, 1, 3600)
-        require_flower(agent)
+        if not runtime_url() and not hasattr(agent, "responses"):
+            raise RuntimeError(
+                "This app needs Flower 1.35 or newer, with the Runtime's Open Responses endpoint "
+                f"or `agent.responses`; here is neither, on Flower {version('flwr')}."
+            )
         # From Flower 1.38 on a chat's question is no part of the run configuration.
         prompt = getattr(agent, "prompt", None)
         messages = with_question(context, prompt if isinstance(prompt, str) else question)
@@ -657,6 +644,8 @@ def main(agent: AgentSession, context: Context) -> None:
         publish(run, {"type": "error", "code": "run_failed", "message": reason, "param": None})
         raise
     finally:
+        if run.shown:
+            log("")
         if run.all_sent_at:
             time.sleep(max(0.0, run.all_sent_at - time.monotonic()) + EVENT_MARGIN_SECONDS)
 
