@@ -900,11 +900,18 @@ def pieces(text: str) -> list[str]:
 
 # --- Note
 
-# Where an address of an answer begins, and what ends one without brackets around it: quotes, `|`,
-# `*`, a long dash, Chinese and Japanese punctuation. In a source it begins and ends with less.
-ADDRESS_START = r"(?:https?://(?=[^\W_]|\[)|(?<![a-z0-9_./@-])www\.(?=[^\W_]))"
-BARE_STOPS = r'<>"`|*\xab\xbb\u2014\u2018-\u206f\u3000-\u303f\uff00-\uff65'
+# Where an address of an answer begins. One without brackets around it ends at a stop: a quote, `|`,
+# `*`, a long dash, Chinese and Japanese punctuation. Parentheses are part of it in pairs.
+ADDRESS = r"(?:https?://(?=[^\W_])|(?<![a-z0-9_./@-])www\.(?=[^\W_]))"
+STOPS = r'\s<>\[\]{}"`|*\xab\xbb\u2014\u2018-\u206f\u3000-\u303f\uff00-\uff65'
+PAIR = rf"\((?:[^\\(){STOPS}]|\([^\\(){STOPS}]*+\))*+\)"
+LINK = re.compile(
+    rf"<({ADDRESS}[^<>\n]*+)>|\]\(({ADDRESS}(?:\\\S|[^\\()\s]|{PAIR})*+)"
+    rf"|({ADDRESS}(?:\\[^\w{STOPS}]|\\_|[^\\(){STOPS}]|{PAIR})*+)",
+    re.I,
+)
 ESCAPE = re.compile(r"\\(?=[^\w\s]|_)")
+# In a source an address begins and ends with less.
 SOURCE_START = re.compile(
     r"(?:(?:https?:)?//|(?<![a-z0-9@./=&?%-])(?=[a-z0-9-]++\.\w))(?:www\.(?=\w))?", re.I
 )
@@ -956,30 +963,14 @@ def unknown_links(text: str, sources: Iterable[str]) -> list[str]:
     ]
 
 
-def link_pattern(stops: str) -> str:
-    """Return a pattern of addresses that end at a space, a stop, or a bracket they didn't open."""
-    piece = rf"(?:[^\s\\()\[\]{{}}{stops}]|\\[^\w\s{stops}]|\\_)"
-    for _ in range(2):
-        piece = rf"(?:{piece}|\({piece}*+\)|\[{piece}*+\]|\{{{piece}*+\}})"
-    return rf"{ADDRESS_START}(?:{piece}|[(\[{{])*+"
-
-
-LINK = re.compile(
-    rf"<({ADDRESS_START}[^<>\n]*+)>|\]\(({link_pattern('')})|({link_pattern(BARE_STOPS)})", re.I
-)
-
-
 def spelt_alike(text: str) -> str:
     """Return a text in which addresses that mean the same are spelt the same.
 
     They begin with `//` and the host in lower case, without `www.`, escapes or `utm_*` parameters.
     """
-    text = ESCAPE.sub("", text)
+    text = re.sub(r"\\[nrt]", " ", ESCAPE.sub("", text)).replace("&amp;", "&")
     text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
-    text = re.sub(r"\\[nrt]", " ", text)
-    text = re.sub("&(?:amp|#0*38|#x0*26);", "&", text, flags=re.I)
     text = re.sub(r"([?&])(?:utm_\w+=[\w.~%+-]*&?)++", r"\1", text)
-    text = re.sub("(?:%(?![0-9a-fA-F]{2}))++", "%25", clean(text))
-    text = unquote_to_bytes(text).decode(errors="surrogateescape").replace("/?", "?")
+    text = unquote_to_bytes(clean(text)).decode(errors="surrogateescape").replace("/?", "?")
     text = SOURCE_START.sub("//", text)
     return re.sub(r"//[a-z0-9.-]*+[\w.-]+", lambda host: host[0].lower(), text)
