@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import responses
 from importlib.metadata import version
-from itertools import accumulate, chain
+from itertools import chain
 from multiprocessing import TimeoutError as NotReady
 from multiprocessing.pool import ThreadPool
 from threading import Lock
@@ -851,10 +851,10 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
     """Return of a text its beginning and the passages that fit best, in the text's own order."""
     parts = PASSAGE.findall(text)
     mark = f"\n[cut: the whole has {len(text)} characters]"
-    room = limit - size(LEFT_OUT + mark)
-    starts, fits = list(accumulate(map(len, parts), initial=0)), fitness(parts, asked)
-    # Where passages fit alike, the sort keeps their order, so that the beginning comes first.
-    ranked = sorted(range(len(parts)), key=lambda n: (starts[n] > limit // 8, -fits[n]))
+    room, fits = limit - size(LEFT_OUT + mark), fitness(parts, asked)
+    # The first passages, about an eighth of the limit, come first, and where others fit alike, the
+    # sort keeps their order.
+    ranked = sorted(range(len(parts)), key=lambda n: (n > limit // 2_400, -fits[n]))
     kept = {-1, len(parts)}
     for place in ranked:
         gaps = 1 - (place - 1 in kept) - (place + 1 in kept)
@@ -870,8 +870,8 @@ def fitness(parts: list[str], asked: str) -> list[float]:
     """Return how well each passage, with its neighbours, fits the line of `asked` it fits best."""
     # Of many lines the first and the last count, of a long one its beginning and its end: that
     # bounds the time and the memory.
-    asked_lines, most = asked.splitlines(), 2 * MAX_CALLS_PER_TURN
-    asked_lines = [*asked_lines[:most], *asked_lines[most:][-most:]]
+    asked_lines = asked.splitlines()
+    asked_lines = asked_lines[:16] + asked_lines[-16:]
     lines = [set(pieces(f"{line[:300]} {line[-300:]}")) for line in asked_lines]
     wanted = set().union(*lines)
     shared = [wanted.intersection(pieces(part)) for part in parts]
