@@ -95,7 +95,10 @@ class Run:
 
     agent: AgentSession
     context: Context
+    # Of the Runtime's Open Responses endpoint; blank on a host without one.
+    url: str
     model: str = MODEL
+    max_turns: int = MAX_TOOL_TURNS
     deadline: float = 0.0
     messages: list[JSONObject] = field(default_factory=list)
     tools: list[JSONObject] = field(default_factory=list)
@@ -201,11 +204,6 @@ def lock(context: Context) -> Any:
 # --- Model
 
 
-def runtime_url() -> str:
-    # Blank on a host whose Runtime has no Open Responses endpoint.
-    return os.environ.get("FLWR_RUNTIME_BASE_URL", "")
-
-
 def private_response(agent: AgentSession, context: Context, request: JSONObject) -> JSONObject:
     """Return the model's reply, and leave the run series as it was, also where this raises."""
     # `agent.responses.create` stores each reply as conversation.
@@ -237,7 +235,7 @@ def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float)
             failed = f"{what} failed: {error_text(exc)}"
             may_help = lighten(run, exc) or tries == 1
             if time.monotonic() >= deadline or run.shown.strip() or not may_help:
-                if runtime_url() or isinstance(exc, ModelError):
+                if run.url or isinstance(exc, ModelError):
                     raise RuntimeError(failed) from exc
                 raise
         log(f"{failed}\nIt is tried once more.")
@@ -299,18 +297,25 @@ def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
     return kept
 
 
-def model_events(run: Run, seconds: float, fields: JSONObject) -> Iterator[JSONObject]:
+def model_events(
+    run: Run, instructions: str, seconds: float, **fields: object
+) -> Iterator[JSONObject]:
     """Yield the Open Responses events of a reply; one that isn't streamed comes as its end."""
-    request = {"model": run.model, "input": request_input(run, run.lightness), **fields}
-    if not runtime_url():
+    request = {
+        "model": run.model,
+        "instructions": instructions.format(
+            today=datetime.now(UTC).date(), turns=run.max_turns, calls=MAX_CALLS_PER_TURN
+        ),
+        "input": request_input(run, run.lightness),
+        **fields,
+    }
+    if not run.url:
         response = private_response(run.agent, run.context, request)
         yield event_or_failure({"type": COMPLETED, "response": response})
         return
-    headers = {
-        "Authorization": f"Bearer {os.environ['FLWR_RUNTIME_API_KEY']}",
-        "Content-Type": "application/json",
-    }
-    post = Request(f"{runtime_url()}/responses", json.dumps(request).encode(), headers)
+    key = os.environ["FLWR_RUNTIME_API_KEY"]
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    post = Request(f"{run.url}/responses", json.dumps(request).encode(), headers)
     try:
         # The endpoint leaves `Context` alone, and can be given up after `seconds` without a sign.
         reply = urlopen(post, timeout=seconds)
@@ -444,18 +449,15 @@ def fall_short(run: Run, what: str) -> None:
     run.shortfalls.append(what)
 
 
-def research(run: Run, max_turns: int) -> None:
+def research(run: Run) -> None:
     """Gather evidence turn by turn, until the model asks for no call, fails, or a limit is met."""
     run.tools = list(run.agent.connectors.tools(TOOL_REFS))
-    instructions = PLANNING_INSTRUCTIONS.format(
-        today=datetime.now(UTC).date(), turns=max_turns, calls=MAX_CALLS_PER_TURN
-    )
-    for _ in range(max_turns):
+    for _ in range(run.max_turns):
         room = MAX_EVIDENCE_CHARS - size(run.evidence)
         if room < MAX_OUTPUT_CHARS:
             fall_short(run, "The research ended at its limit for evidence.")
             break
-        items = read_turn(run, planned(run, instructions), room)
+        items = read_turn(run, planned(run), room)
         calls = [item for item in items if "arguments" in item]
         if not calls:
             break
@@ -470,12 +472,12 @@ def research(run: Run, max_turns: int) -> None:
         fall_short(run, "Every search and fetch failed.")
 
 
-def planned(run: Run, instructions: str) -> JSONObject:
+def planned(run: Run) -> JSONObject:
     """Return the reply to a planning request; where that fails, one without an output."""
-    fields = {"instructions": instructions, "tools": run.tools, "tool_choice": "auto"}
 
     def attempt() -> JSONObject:
-        [event] = model_events(run, max(1.0, seconds_left(run)), {**fields, "stream": False})
+        fields = {"tools": run.tools, "tool_choice": "auto", "stream": False}
+        [event] = model_events(run, PLANNING_INSTRUCTIONS, max(1.0, seconds_left(run)), **fields)
         reply = event["response"]
         if not isinstance(reply, dict):
             raise ModelError(f"The reply must be a response object; it was {str(reply)[:200]!r}.")
@@ -534,7 +536,7 @@ def answer(run: Run) -> None:
     end = ask(run, "The answer request", lambda: show_answer(run), math.inf)
     given = output_items(end.get("response"))
     if not run.shown.strip():
-        if runtime_url() or given:
+        if run.url or given:
             raise RuntimeError("The model gave no answer: neither text nor a refusal.")
         # Such a host shows the answer by itself.
         return
@@ -546,12 +548,9 @@ def answer(run: Run) -> None:
     # A refusal may give what links it likes.
     text = "" if '"type": "refusal"' in json_text(given) else run.shown
     show(run, answer_note(text, run.messages, run.evidence, run.shortfalls))
-    item = {
-        "type": "message",
-        "role": "assistant",
-        "status": end["type"].removeprefix("response."),
-        "content": [{"type": "output_text", "text": run.shown, "annotations": []}],
-    }
+    status = end["type"].removeprefix("response.")
+    content = [{"type": "output_text", "text": run.shown, "annotations": []}]
+    item = {"type": "message", "role": "assistant", "status": status, "content": content}
     store_item(run.context, item)
     if given:
         # A client may replace the text that it has drawn by that of the last event.
@@ -561,11 +560,9 @@ def answer(run: Run) -> None:
 
 def show_answer(run: Run) -> JSONObject:
     """Show an answer's text but no commentary, pass its other events on, and return its end."""
-    instructions = ANSWER_INSTRUCTIONS.format(today=datetime.now(UTC).date())
     phase: object = None
     place: object = ""
-    fields = {"instructions": instructions, "stream": True}
-    for event in model_events(run, MODEL_REPLY_SECONDS, fields):
+    for event in model_events(run, ANSWER_INSTRUCTIONS, MODEL_REPLY_SECONDS, stream=True):
         kind, item, delta = event.get("type"), event.get("item"), event.get("delta")
         if kind in (COMPLETED, INCOMPLETE):
             if not run.shown.strip():
@@ -599,7 +596,7 @@ def show(run: Run, text: str, event: JSONObject | None = None) -> None:
 
 def publish(run: Run, event: JSONObject) -> None:
     # A host without an endpoint shows its clients the answer by itself.
-    if not run.has_clients or not (runtime_url() or event["type"] == "error"):
+    if not run.has_clients or not (run.url or event["type"] == "error"):
         return
     try:
         run.agent.events.emit(event)
@@ -618,13 +615,14 @@ def publish(run: Run, event: JSONObject) -> None:
 @app.main()
 def main(agent: AgentSession, context: Context) -> None:
     """Answer the run's question from public sources, or fail the run with one sentence."""
-    run, config = Run(agent, context), context.run_config
+    run = Run(agent, context, os.environ.get("FLWR_RUNTIME_BASE_URL", ""))
     try:
+        config = context.run_config
         question = text_setting(config, "agent.input")
         run.model = text_setting(config, "agent.model", MODEL)
-        turns = whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10)
+        run.max_turns = whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10)
         seconds = whole_number(config, "agent.max-research-seconds", MAX_RESEARCH_SECONDS, 1, 3600)
-        if not runtime_url() and not hasattr(agent, "responses"):
+        if not run.url and not hasattr(agent, "responses"):
             raise RuntimeError(
                 "This app needs Flower 1.35 or newer, with the Runtime's Open Responses endpoint "
                 f"or `agent.responses`; here is neither, on Flower {version('flwr')}."
@@ -636,7 +634,7 @@ def main(agent: AgentSession, context: Context) -> None:
         if left_out := len(messages) - len(run.messages):
             log(f"The oldest messages of the run series ({left_out}) are left out of the requests.")
         run.deadline = time.monotonic() + seconds
-        research(run, turns)
+        research(run)
         answer(run)
     # Whatever fails, clients are told.
     except Exception as exc:
