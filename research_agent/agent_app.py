@@ -297,18 +297,11 @@ def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
     return kept
 
 
-def model_events(
-    run: Run, instructions: str, seconds: float, **fields: object
-) -> Iterator[JSONObject]:
+def model_events(run: Run, instructions: str, seconds: float, **more: Any) -> Iterator[JSONObject]:
     """Yield the Open Responses events of a reply; one that isn't streamed comes as its end."""
-    request = {
-        "model": run.model,
-        "instructions": instructions.format(
-            today=datetime.now(UTC).date(), turns=run.max_turns, calls=MAX_CALLS_PER_TURN
-        ),
-        "input": request_input(run, run.lightness),
-        **fields,
-    }
+    today, items = datetime.now(UTC).date(), request_input(run, run.lightness)
+    says = instructions.format(today=today, turns=run.max_turns, calls=MAX_CALLS_PER_TURN)
+    request = {"model": run.model, "instructions": says, "input": items, **more}
     if not run.url:
         response = private_response(run.agent, run.context, request)
         yield event_or_failure({"type": COMPLETED, "response": response})
@@ -374,8 +367,7 @@ def checked_call(run: Run, call: JSONObject) -> JSONObject:
 def run_calls(run: Run, calls: list[JSONObject]) -> None:
     """Add to the evidence an output for each call of a turn, in their order."""
     for call in calls[MAX_CALLS_PER_TURN:]:
-        problem = f"Not run: a turn may have at most {MAX_CALLS_PER_TURN} calls."
-        run.problems[call["call_id"]] = problem
+        run.problems[call["call_id"]] = f"Not run: a turn has at most {MAX_CALLS_PER_TURN} calls."
     asked = "\n".join([run.messages[-1]["content"], *map(unquote, map(call_words, calls))])
     room = MAX_EVIDENCE_CHARS - size(run.evidence)
     limit = min(MAX_OUTPUT_CHARS, room // len(calls) - 100)
@@ -406,9 +398,8 @@ def connector_output(run: Run, call: JSONObject) -> object:
         return run.agent.connectors.call(call)["output"]
     # As in `run_calls`.
     except Exception as exc:
-        too_soon = r"\D*\b429\b|.*(too many requests|rate.?limit)"
-        says = str(exc)[:MAX_REASON_CHARS]
-        if not re.match(too_soon, says, re.I | re.S) or not seconds_left(run):
+        too_soon = r"(?i)^\D*\b429\b|too many requests|rate.?limit"
+        if not re.search(too_soon, str(exc)[:MAX_REASON_CHARS]) or not seconds_left(run):
             raise
     # One after another: together they would be too many again.
     with RATE_PAUSE:
@@ -421,7 +412,6 @@ def call_words(call: JSONObject) -> str:
 
 
 def call_line(call: JSONObject) -> str:
-    """Return a call as the log shows it: the tool, and the query or the address."""
     subject = without_secrets(" ".join(call_words(call).split()))
     return f"{call['name']}: {subject[:200]}".rstrip(": ")
 
@@ -497,12 +487,9 @@ def planned(run: Run) -> JSONObject:
 
 
 def read_turn(run: Run, reply: JSONObject, room: int) -> list[JSONObject]:
-    """Return the items of a planning reply that go back to the model, as many as `room` holds.
-
-    They are calls, drafts, and the reasoning before them: providers refuse reasoning whose follower
-    is missing.
-    """
+    """Return what of a planning reply goes back to the model: as many items as `room` holds."""
     items: list[JSONObject] = []
+    # Reasoning waits here for a call or a draft: providers refuse it without its follower.
     group: list[JSONObject] = []
     for given in json.loads(json_text(output_items(reply))):
         # Some servers give fields of null that others refuse.
@@ -962,10 +949,7 @@ def unknown_links(text: str, sources: Iterable[str]) -> list[str]:
 
 
 def spelt_alike(text: str) -> str:
-    """Return a text in which addresses that mean the same are spelt the same.
-
-    They begin with `//` and the host in lower case, without `www.`, escapes or `utm_*` parameters.
-    """
+    """Return a text whose addresses are spelt `//host/path`, alike where they mean the same."""
     text = re.sub(r"\\[nrt]", " ", ESCAPE.sub("", text)).replace("&amp;", "&")
     text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
     text = re.sub(r"([?&])(?:utm_\w+=[\w.~%+-]*&?)++", r"\1", text)
