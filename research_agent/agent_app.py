@@ -564,12 +564,12 @@ def show_answer(run: Run) -> JSONObject:
             continue
         if kind.endswith(".delta") and not (delta and isinstance(delta, str)):
             continue
-        if kind not in (TEXT_DELTA, REFUSAL_DELTA):
+        if kind in (TEXT_DELTA, REFUSAL_DELTA):
+            begins = run.shown.strip() and place != event.get("output_index")
+            place = event.get("output_index")
+            show(run, "\n\n" * bool(begins) + clean(str(delta)), event)
+        else:
             publish(run, event)
-            continue
-        begins = run.shown.strip() and place != event.get("output_index")
-        place = event.get("output_index")
-        show(run, "\n\n" * bool(begins) + clean(str(delta)), event)
     raise ModelError("The stream ended in the middle of the answer.")
 
 
@@ -861,17 +861,14 @@ def fitness(parts: list[str], asked: str) -> list[float]:
     wanted = set().union(*lines)
     shared = [wanted.intersection(pieces(part)) for part in parts]
     counts = Counter(chain.from_iterable(shared))
-    weights = {piece: math.log(len(parts) / counts.get(piece, 0.5)) for piece in wanted}
+    rarity = {piece: math.log(len(parts) / count) for piece, count in counts.items()}
 
-    def weight(held: set[str]) -> float:
-        return math.fsum(weights[piece] for piece in held)
+    def fit(line: set[str], held: set[str]) -> float:
+        # What a passage shares counts by its rarity in the text, as in BM25, and is set against the
+        # whole line: so the words of an address don't drown the question.
+        return math.fsum(rarity[piece] for piece in line & held) / math.sqrt(len(line) + 1)
 
-    # What a passage shares counts by its rarity in the text, as in BM25, and is set against the
-    # whole line: so the words of an address don't drown the question.
-    scales = [(line, math.sqrt(weight(line)) or 1.0) for line in lines]
-    own = [
-        max((weight(line & held) / scale for line, scale in scales), default=0.0) for held in shared
-    ]
+    own = [max((fit(line, held) for line in lines), default=0.0) for held in shared]
     padded = [0.0, *own, 0.0]
     return [fit + (padded[n] + padded[n + 2]) / 2 for n, fit in enumerate(own)]
 
