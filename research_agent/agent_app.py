@@ -279,9 +279,9 @@ def request_input(run: Run, lightness: int) -> list[JSONObject]:
 
 def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
     """Return items without reasoning and ids, and with messages as texts in turn."""
-    # Providers that keep nothing don't know the ids, vLLM takes no parts of a message without its
-    # id, and some templates want the roles to alternate, the user first. Claude and Bedrock take
-    # calls only beside a list of tools, which no answer request has.
+    # Providers that keep nothing don't know the ids, and some refuse fields of null; vLLM takes no
+    # parts of a message without its id, and some templates want the roles to alternate, the user
+    # first. Claude and Bedrock take calls only beside a list of tools, which no answer request has.
     kept: list[JSONObject] = []
     for item in items:
         if tells_evidence and "output" in item:
@@ -293,7 +293,7 @@ def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
             if kept or role == "user":
                 kept.append(message(role, text))
         elif item["type"] != "reasoning" and not tells_evidence:
-            kept.append({key: value for key, value in item.items() if key != "id"})
+            kept.append({k: v for k, v in item.items() if k != "id" and v is not None})
     return kept
 
 
@@ -491,9 +491,7 @@ def read_turn(run: Run, reply: JSONObject, room: int) -> list[JSONObject]:
     items: list[JSONObject] = []
     # Reasoning waits here for a call or a draft: providers refuse it without its follower.
     group: list[JSONObject] = []
-    for given in json.loads(json_text(output_items(reply))):
-        # Some servers give fields of null that others refuse.
-        item = {key: value for key, value in given.items() if value is not None}
+    for item in json.loads(json_text(output_items(reply))):
         text = model_text(item) if item.get("role") == "assistant" else ""
         if item.get("type") == "reasoning":
             group.append(item)

@@ -308,11 +308,12 @@ def test_case_41_what_was_cut_in_vain_is_whole_again_for_the_answer(
     assert "The evidence was cut" not in drawn_text(session.emitted)
 
 
-def test_fields_that_are_null_are_not_sent_back(runtime: Endpoint) -> None:
-    nulls = {"status": None, "encrypted_content": None}
-    items = [REASONING | nulls, GOOD_CALL | nulls]
-    run_on(runtime, response(*items), response(), TEXT)
-    assert runtime.requests[1]["input"][1:3] == [REASONING, GOOD_CALL]
+def test_fields_that_are_null_are_left_out_of_the_second_try(runtime: Endpoint) -> None:
+    refused = refusal(400, "status: null is not allowed")
+    call = {**GOOD_CALL, "status": None}
+    run_on(runtime, response(call), refused, response(), TEXT)
+    assert runtime.requests[1]["input"][1] == call
+    assert runtime.requests[2]["input"][1] == GOOD_CALL
 
 
 def test_case_41_the_second_try_gives_drafts_as_text(runtime: Endpoint) -> None:
