@@ -396,7 +396,6 @@ def connector_output(run: Run, call: JSONObject) -> object:
     """Return what a connector gives; a call that came too soon is run once more after a pause."""
     try:
         return run.agent.connectors.call(call)["output"]
-    # As in `run_calls`.
     except Exception as exc:
         too_soon = r"(?i)^\D*\b429\b|too many requests|rate.?limit"
         if not re.search(too_soon, str(exc)[:MAX_REASON_CHARS]) or not seconds_left(run):
