@@ -849,23 +849,14 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
 
 
 def fitness(parts: list[str], asked: str) -> list[float]:
-    """Return how well each passage, with its neighbours, fits the line of `asked` it fits best."""
-    # Of many lines the first and the last count, of a long one its beginning and its end: that
-    # bounds the time and the memory.
-    asked_lines = asked.splitlines()
-    asked_lines = asked_lines[:16] + asked_lines[-16:]
-    lines = [set(pieces(f"{line[:300]} {line[-300:]}")) for line in asked_lines]
-    wanted = set().union(*lines)
+    """Return how well each passage, with its neighbours, fits what was asked."""
+    # Of a long text the beginning and the end count: that bounds the time and the memory.
+    wanted = set(pieces(f"{asked[:5_000]} {asked[-5_000:]}"))
     shared = [wanted.intersection(pieces(part)) for part in parts]
     counts = Counter(chain.from_iterable(shared))
-    rarity = {piece: math.log(len(parts) / count) for piece, count in counts.items()}
-
-    def fit(line: set[str], held: set[str]) -> float:
-        # What a passage shares counts by its rarity in the text, as in BM25, and is set against the
-        # whole line: so the words of an address don't drown the question.
-        return math.fsum(rarity[piece] for piece in line & held) / math.sqrt(len(line) + 1)
-
-    own = [max((fit(line, held) for line in lines), default=0.0) for held in shared]
+    # What a passage shares counts by its rarity in the text, as in BM25.
+    rarity = {piece: math.log(len(parts) / count) ** 2 for piece, count in counts.items()}
+    own = [math.fsum(rarity[piece] for piece in held) for held in shared]
     padded = [0.0, *own, 0.0]
     return [fit + (padded[n] + padded[n + 2]) / 2 for n, fit in enumerate(own)]
 
