@@ -243,29 +243,27 @@ def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float)
 
 
 def lighten(run: Run, exc: Exception) -> bool:
-    """Make the run's requests lighter if that changes them; return whether a refused one was."""
+    """Make the run's requests lighter; return whether one that was refused is another now."""
     refused = isinstance(exc, ModelError) and exc.refused
     about_tools = bool(ABOUT_TOOLS.search(str(exc)))
-    if refused and about_tools and run.evidence and not run.tells_evidence:
+    before = request_input(run)
+    if refused and about_tools and run.evidence:
         run.tells_evidence, run.lightness = True, max(1, run.lightness)
-        return True
-    before = request_input(run, run.lightness)
     most = MAX_LIGHTNESS if refused and not about_tools else 1
-    for lightness in range(run.lightness + 1, most + 1):
-        if request_input(run, lightness) != before:
-            run.lightness = lightness
-            if lightness > 1:
-                log("All but the question is cut to a quarter.")
-            return refused
-    return False
+    while run.lightness < most and request_input(run) == before:
+        run.lightness += 1
+    is_lighter = request_input(run) != before
+    if is_lighter and run.lightness > 1:
+        log("All but the question is cut to a quarter.")
+    return refused and is_lighter
 
 
-def request_input(run: Run, lightness: int) -> list[JSONObject]:
+def request_input(run: Run) -> list[JSONObject]:
     """Return what a request holds: recent messages, and the evidence after them.
 
     From lightness 1 on it is plain, and each step from 2 on cuts to a quarter all but the question.
     """
-    share = 4 ** max(0, lightness - 1)
+    share = 4 ** max(0, run.lightness - 1)
     question = run.messages[-1]["content"]
     earlier = sum(len(said["content"]) for said in run.messages) - len(question)
     items = recent_messages(run.messages, earlier // share)
@@ -274,7 +272,7 @@ def request_input(run: Run, lightness: int) -> list[JSONObject]:
             room = max(len(output) // share, MAX_REASON_CHARS)
             item = {**item, "output": fitted(output, question, room)}
         items.append(item)
-    return plain(items, run.tells_evidence) if lightness else items
+    return plain(items, run.tells_evidence) if run.lightness else items
 
 
 def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
@@ -299,9 +297,9 @@ def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
 
 def model_events(run: Run, instructions: str, seconds: float, **more: Any) -> Iterator[JSONObject]:
     """Yield the Open Responses events of a reply; one that isn't streamed comes as its end."""
-    today, items = datetime.now(UTC).date(), request_input(run, run.lightness)
+    today = datetime.now(UTC).date()
     says = instructions.format(today=today, turns=run.max_turns, calls=MAX_CALLS_PER_TURN)
-    request = {"model": run.model, "instructions": says, "input": items, **more}
+    request = {"model": run.model, "instructions": says, "input": request_input(run), **more}
     if not run.url:
         response = private_response(run.agent, run.context, request)
         yield event_or_failure({"type": COMPLETED, "response": response})
