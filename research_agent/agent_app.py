@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import responses
 from importlib.metadata import version
-from itertools import chain
+from itertools import accumulate, chain
 from multiprocessing import TimeoutError as NotReady
 from multiprocessing.pool import ThreadPool
 from threading import Lock
@@ -177,11 +177,8 @@ def with_question(context: Context, question: str) -> list[JSONObject]:
 
 def recent_messages(messages: list[JSONObject], limit: int) -> list[JSONObject]:
     """Return the last message, and before it the newest that `limit` characters have room for."""
-    first = len(messages) - 1
-    while first > 0 and len(messages[first - 1]["content"]) <= limit:
-        first -= 1
-        limit -= len(messages[first]["content"])
-    return messages[first:]
+    lengths = accumulate(len(said["content"]) for said in reversed(messages[:-1]))
+    return messages[-1 - sum(length <= limit for length in lengths) :]
 
 
 def stored_items(context: Context) -> list[str]:
