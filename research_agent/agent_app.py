@@ -607,8 +607,7 @@ def main(agent: AgentSession, context: Context) -> None:
                 f"or `agent.responses`; here is neither, on Flower {version('flwr')}."
             )
         # From Flower 1.38 on a chat's question is no part of the run configuration.
-        prompt = getattr(agent, "prompt", None)
-        messages = with_question(context, prompt if isinstance(prompt, str) else question)
+        messages = with_question(context, getattr(agent, "prompt", None) or question)
         run.messages = recent_messages(messages, MAX_HISTORY_CHARS)
         if left_out := len(messages) - len(run.messages):
             log(f"The oldest messages of the run series ({left_out}) are left out of the requests.")
@@ -688,13 +687,13 @@ def size(items: list[JSONObject]) -> int:
 
 # --- Failures
 
-HTML = re.compile(r"<(!doctype|html|head|body)\b", re.I)
+HTML = re.compile(r"(?i)<(!doctype|html|head|body)\b")
 # This is also told in a stream, or with 200, 429 or 500. Ollama drops the question to make room.
 TOO_LONG = re.compile(
-    r"context.?(length|window|size)|(prompt|input)( is)? too long|request too large|no user query",
-    re.I,
+    r"(?i)context.?(length|window|size)|(prompt|input)( is)? too long|request too large"
+    r"|no user query"
 )
-ABOUT_TOOLS = re.compile(r"\btool|function.?call|call a function", re.I)
+ABOUT_TOOLS = re.compile(r"(?i)\btool|function.?call|call a function")
 
 
 class ModelError(RuntimeError):
@@ -767,12 +766,11 @@ def repaired(text: str) -> str:
     return re.sub("[\x80-\x9f]", "", text)
 
 
-HTML_MARKUP = re.compile(r"<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>", re.I | re.S)
+HTML_MARKUP = re.compile(r"(?is)<(script|style|head)\b.*?(</\1\s*>|\Z)|<[^<>]*>")
 NEEDS_JAVASCRIPT = re.compile(
-    r"(enable|activ(ate|er|ez|ar)|aktivieren?|h?abilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
+    r"(?i)(enable|activ(ate|er|ez|ar)|aktivieren?|h?abilit\w+|启用|啟用)\W{0,2}(\w+ )?javascript"
     r"|(requires|requiere|needs|without|turn on) javascript|turn javascript on"
-    r"|javascript ?(is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))",
-    re.I,
+    r"|javascript ?(is (disabled|required|not)|must be|.{0,20}(enabled|disabled|aktivier|有効))"
 )
 
 
@@ -801,9 +799,8 @@ def require_page(page: str) -> None:
 # A passage ends with a paragraph, else a sentence, else a line, else a word: first come the ends of
 # sentences in Latin, Cyrillic and Arabic script, then the Chinese and Japanese ones.
 PASSAGE = re.compile(
-    r".{200,390}\n\s{0,9}\n|.{200,398}(?:[.!?\u061f]\s|[\u3002\uff01\uff1f])"
-    r"|.{200,399}\n|.{1,399}\s|.{1,400}",
-    re.S,
+    r"(?s).{200,390}\n\s{0,9}\n|.{200,398}(?:[.!?\u061f]\s|[\u3002\uff01\uff1f])"
+    r"|.{200,399}\n|.{1,399}\s|.{1,400}"
 )
 LEFT_OUT = "\n[...]\n"
 # The pieces by which passages are compared overlap: two characters of Chinese, Japanese or Korean,
@@ -871,14 +868,13 @@ ADDRESS = r"(?:https?://(?=[^\W_])|(?<![a-z0-9_./@-])www\.(?=[^\W_]))"
 STOPS = r'\s<>\[\]{}"`|*\xab\xbb\u2014\u2018-\u206f\u3000-\u303f\uff00-\uff65'
 PAIR = rf"\((?:[^\\(){STOPS}]|\([^\\(){STOPS}]*+\))*+\)"
 LINK = re.compile(
-    rf"<({ADDRESS}[^<>\n]*+)>|\]\(({ADDRESS}(?:\\\S|[^\\()\s]|{PAIR})*+)"
-    rf"|({ADDRESS}(?:\\[^\w{STOPS}]|\\_|[^\\(){STOPS}]|{PAIR})*+)",
-    re.I,
+    rf"(?i)<({ADDRESS}[^<>\n]*+)>|\]\(({ADDRESS}(?:\\\S|[^\\()\s]|{PAIR})*+)"
+    rf"|({ADDRESS}(?:\\[^\w{STOPS}]|\\_|[^\\(){STOPS}]|{PAIR})*+)"
 )
 ESCAPE = re.compile(r"\\(?=[^\w\s]|_)")
 # In a source an address begins and ends with less.
 SOURCE_START = re.compile(
-    r"(?:(?:https?:)?//|(?<![a-z0-9@./=&?%-])(?=[a-z0-9-]++\.\w))(?:www\.(?=\w))?", re.I
+    r"(?i)(?:(?:https?:)?//|(?<![a-z0-9@./=&?%-])(?=[a-z0-9-]++\.\w))(?:www\.(?=\w))?"
 )
 SOURCE_END = re.compile(r"(?!(?:[-.~:@=+%?/_(]|&(?!\w+;))*+[^\W_])")
 
