@@ -141,10 +141,8 @@ def message_text(content: object) -> str:
             case {"text": str(text)} | {"refusal": str(text)}:
                 texts.append(text)
             case _:
-                raise TypeError(
-                    "The content of a message in the run series must be text, or a list of text "
-                    f"and refusal parts; it was {str(content)[:200]!r}."
-                )
+                right = "must be text, or a list of text and refusal parts"
+                raise TypeError(f"A stored message {right}; it was {str(content)[:200]!r}.")
     return "\n".join(texts)
 
 
@@ -202,8 +200,7 @@ def lock(context: Context) -> Any:
 
 
 def private_response(agent: AgentSession, context: Context, request: JSONObject) -> JSONObject:
-    """Return the model's reply, and leave the run series as it was, also where this raises."""
-    # `agent.responses.create` stores each reply as conversation.
+    """Return the model's reply; what the host stores of it is undone, also where this raises."""
     with lock(context):
         before = copy.deepcopy(context.state.config_records.get("items"))
     try:
@@ -602,10 +599,8 @@ def main(agent: AgentSession, context: Context) -> None:
         run.max_turns = whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10)
         seconds = whole_number(config, "agent.max-research-seconds", MAX_RESEARCH_SECONDS, 1, 3600)
         if not run.url and not hasattr(agent, "responses"):
-            raise RuntimeError(
-                "This app needs Flower 1.35 or newer, with the Runtime's Open Responses endpoint "
-                f"or `agent.responses`; here is neither, on Flower {version('flwr')}."
-            )
+            needed = "Flower 1.35 or newer, with the Runtime's endpoint or `agent.responses`"
+            raise RuntimeError(f"This app needs {needed}; here is Flower {version('flwr')}.")
         # From Flower 1.38 on a chat's question is no part of the run configuration.
         messages = with_question(context, getattr(agent, "prompt", None) or question)
         run.messages = recent_messages(messages, MAX_HISTORY_CHARS)
@@ -779,10 +774,8 @@ def require_page(page: str) -> None:
     # What the bytes of a PDF or an image become when they are read as text.
     unreadable = re.findall("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]", page)
     if page.lstrip().startswith("%PDF-") or len(unreadable) * 10 > len(page):
-        raise ValueError(
-            "This is a PDF, an image or another binary, not text. Look for the same as a web page "
-            "(for arXiv, /abs/ or /html/ in place of /pdf/)."
-        )
+        advice = "Look for the same as a web page (for arXiv, /abs/ or /html/ in place of /pdf/)."
+        raise ValueError(f"This is a PDF, an image or another binary, not text. {advice}")
     # A language that Latin-1 can write has no such share of these letters.
     letters = len(re.findall("[\x80-\xff]", page))
     if letters > max(40, 0.4 * len("".join(page.split()))):
