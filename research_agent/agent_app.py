@@ -22,9 +22,7 @@ from datetime import UTC, datetime
 from http.client import responses
 from importlib.metadata import version
 from itertools import accumulate, chain
-from multiprocessing import TimeoutError as NotReady
-from multiprocessing.pool import ThreadPool
-from threading import Lock
+from threading import Lock, Semaphore, Thread
 from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.parse import unquote, unquote_to_bytes
@@ -240,16 +238,18 @@ def lighten(run: Run, exc: Exception) -> bool:
     """Make the run's requests lighter; return whether one that was refused is another now."""
     refused = isinstance(exc, ModelError) and exc.refused
     about_tools = bool(ABOUT_TOOLS.search(str(exc)))
-    before = request_input(run)
+    before, lightness = request_input(run), run.lightness
     if refused and about_tools and run.evidence:
         run.tells_evidence, run.lightness = True, max(1, run.lightness)
     most = MAX_LIGHTNESS if refused and not about_tools else 1
     while run.lightness < most and request_input(run) == before:
         run.lightness += 1
-    is_lighter = request_input(run) != before
-    if is_lighter and run.lightness > 1:
+    if request_input(run) == before:
+        run.lightness = lightness
+        return False
+    if run.lightness > max(1, lightness):
         log("All but the question is cut to a quarter.")
-    return refused and is_lighter
+    return refused
 
 
 def request_input(run: Run) -> list[JSONObject]:
@@ -364,24 +364,34 @@ def run_calls(run: Run, calls: list[JSONObject]) -> None:
     room = MAX_EVIDENCE_CHARS - size(run.evidence)
     limit = min(MAX_OUTPUT_CHARS, room // len(calls) - 100)
 
-    def output_of(call: JSONObject) -> str:
-        if problem := run.problems[call["call_id"]]:
-            raise ValueError(problem)
-        log(call_line(call))
-        return readable_output(connector_output(run, call), asked, limit)
+    late = RuntimeError("There was no reply within the time that the run has for research.")
+    results: list[str | Exception] = [late] * len(calls)
+    slots = Semaphore(MAX_OPEN_CALLS)
 
-    # Its threads are daemons: one that never returns doesn't hold back the end of the process.
-    with ThreadPool(MAX_OPEN_CALLS) as pool:
-        results = [pool.apply_async(output_of, [call]) for call in calls]
-        for call, result in zip(calls, results, strict=True):
-            try:
-                run.evidence.append(call_output(call, result.get(seconds_left(run))))
-            # A connector raises whatever its service, its transport or the Runtime does.
-            except Exception as exc:  # noqa: BLE001
-                if isinstance(exc, NotReady):
-                    exc = RuntimeError("There was no reply within the time for research.")
-                log(f"{call_line(call)} failed: {error_text(exc)}")
-                run.evidence.append(connector_error_output(call, exc))
+    def work(place: int, call: JSONObject) -> None:
+        try:
+            if problem := run.problems[call["call_id"]]:
+                raise ValueError(problem)
+            with slots:
+                if seconds_left(run):
+                    log(call_line(call))
+                    results[place] = readable_output(connector_output(run, call), asked, limit)
+        # A connector raises whatever its service, its transport or the Runtime does.
+        except Exception as exc:  # noqa: BLE001
+            results[place] = exc
+
+    # A daemon that never returns doesn't hold back the end of the process.
+    threads = [Thread(target=work, args=place, daemon=True) for place in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds_left(run))
+    for call, result in zip(calls, results, strict=True):
+        if isinstance(result, str):
+            run.evidence.append(call_output(call, result))
+        else:
+            log(f"{call_line(call)} failed: {error_text(result)}")
+            run.evidence.append(connector_error_output(call, result))
 
 
 def connector_output(run: Run, call: JSONObject) -> object:
@@ -834,14 +844,23 @@ def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len
 
 
 def fitness(parts: list[str], asked: str) -> list[float]:
-    """Return how well each passage, with its neighbours, fits what was asked."""
-    # Of a long text the beginning and the end count: that bounds the time and the memory.
-    wanted = set(pieces(f"{asked[:5_000]} {asked[-5_000:]}"))
+    """Return how well each passage, with its neighbours, fits the line of `asked` it fits best."""
+    # Of many lines the first and the last count, of a long one its beginning and its end: that
+    # bounds the time and the memory.
+    asked_lines = asked.splitlines()
+    asked_lines = asked_lines[:16] + asked_lines[-16:]
+    lines = [set(pieces(f"{line[:300]} {line[-300:]}")) for line in asked_lines]
+    wanted = set().union(*lines)
     shared = [wanted.intersection(pieces(part)) for part in parts]
     counts = Counter(chain.from_iterable(shared))
-    # What a passage shares counts by its rarity in the text, as in BM25.
-    rarity = {piece: math.log(len(parts) / count) ** 2 for piece, count in counts.items()}
-    own = [math.fsum(rarity[piece] for piece in held) for held in shared]
+    rarity = {piece: math.log(len(parts) / count) for piece, count in counts.items()}
+
+    def fit(line: set[str], held: set[str]) -> float:
+        # What a passage shares counts by its rarity in the text, as in BM25, and is set against the
+        # whole line: so the words of an address don't drown the question.
+        return math.fsum(rarity[piece] for piece in line & held) / math.sqrt(len(line) + 1)
+
+    own = [max((fit(line, held) for line in lines), default=0.0) for held in shared]
     padded = [0.0, *own, 0.0]
     return [fit + (padded[n] + padded[n + 2]) / 2 for n, fit in enumerate(own)]
 

@@ -292,6 +292,14 @@ def test_case_41_a_model_that_takes_calls_only_beside_tools_is_told_what_they_re
     assert session.answers() == ["Federated AI."]
 
 
+def test_case_41_a_refusal_with_nothing_to_cut_leaves_later_evidence_whole(
+    runtime: Endpoint,
+) -> None:
+    page = output_of("Federated AI trains where the data is. " * 100)
+    run_on(runtime, refusal(409, "busy"), response(GOOD_CALL), response(), TEXT, connector=page)
+    assert len(runtime.requests[-1]["input"][-1]["output"]) > 3_000
+
+
 @pytest.mark.parametrize("says", ["unknown argument: tool_choice", "no such field"])
 def test_case_41_what_was_cut_in_vain_is_whole_again_for_the_answer(
     runtime: Endpoint, says: str
