@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 
 import httpx
 from flwr.proto.runtime_pb2 import ClaimTaskRequest, PullPendingTasksRequest
@@ -77,14 +78,20 @@ def claim_tasks(address: str, sink: int) -> None:
 
 
 def run_task(address: str, task_type: str, token: str) -> None:
-    """Run a task as its command would, and end this process as that would end."""
+    """Run a task as its command would, and end this process."""
     if task_type == TaskType.AGENT_APP:
         # As Flower's own SuperExec does: the run's log has its output.
         for output in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     sys.argv = [task_type, "--insecure", "--serverappio-api-address", address, "--token", token]
     sys.argv += ["--parent-pid", str(os.getppid())]
-    sys.exit(TASKS[TaskType(task_type)]())
+    # All that a task leaves is with the SuperLink when Flower ends it.
+    with suppress(SystemExit):
+        TASKS[TaskType(task_type)]()
+    for output in (sys.stdout, sys.stderr):
+        output.flush()
+    # To clear up would write to all the memory that forks share, and so copy it.
+    os._exit(0)
 
 
 if __name__ == "__main__":
