@@ -131,10 +131,15 @@ def superlink_on(
 
 
 def superlink_command(commands: Path, control: str, runtime: str) -> list[str]:
-    """Return the command of a SuperLink that serves these addresses and starts no process."""
+    """Return the command of a SuperLink that ends when this process does."""
+    script = MONITORED_SUPERLINK.format(parent=os.getpid())
+    return [str(commands / "python"), "-c", script, *superlink_arguments(control, runtime)]
+
+
+def superlink_arguments(control: str, runtime: str) -> list[str]:
+    """Return the arguments of a SuperLink that serves these addresses and starts no process."""
     host, port = runtime.split(":")
     return [
-        *(str(commands / "python"), "-c", MONITORED_SUPERLINK.format(parent=os.getpid())),
         *("--insecure", "--simulation", "--isolation", "process"),
         *("--control-api-address", control, "--host", host, "--port", port),
     ]
