@@ -88,8 +88,8 @@ def run_task(address: str, task_type: str, token: str) -> None:
     # All that a task leaves is with the SuperLink when Flower ends it.
     with suppress(SystemExit):
         TASKS[TaskType(task_type)]()
-    for output in (sys.stdout, sys.stderr):
-        output.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
     # To clear up would write to all the memory that forks share, and so copy it.
     os._exit(0)
 

@@ -1,7 +1,7 @@
 """Runs an app on the SuperLink of a newer Flower, by that Flower's Python and its own client.
 
 The argument is the address of the SuperLink. Each line of standard input is a JSON object: the path
-of the app's `fab`, the `config` and the `prompt` of a run, and the `series_id` to continue, or null.
+of the app's `fab`, the `config` and the `prompt` of a run, and the `series_id` to continue or null.
 What the run has shown and left goes to standard output as such a line, once the run has ended.
 """
 

@@ -38,8 +38,8 @@ def fork(command: list[str], **_: Any) -> None:
 
 
 if __name__ == "__main__":
-    # The module that starts tasks, and it alone, forks them.
-    subprocess_executor.subprocess = SimpleNamespace(Popen=fork, DEVNULL=None)  # type: ignore[assignment]
+    # What starts tasks, and nothing else, forks them.
+    vars(subprocess_executor)["subprocess"] = SimpleNamespace(Popen=fork, DEVNULL=None)
     for name, arguments in json.loads(sys.argv[1]).items():
         fork([name, *arguments])
     os.wait()
