@@ -31,7 +31,8 @@ NOT_RUN = {
 }
 # What a person asks who has no terminal, and how much of the figures a test has time for.
 INPUT = {"uv run python -m local": "What is federated AI?\n"}
-MORE = {"uv run --group test python -m tests.benchmark": " --rounds 1 --calls 1 --chats 0"}
+BENCHMARK = "uv run --group test python -m tests.benchmark"
+MORE = {BENCHMARK: " --rounds 1 --calls 1 --chats 0"}
 
 
 def blocks(language: str) -> list[str]:
@@ -69,11 +70,18 @@ def run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-# In one process: each that took part would install everything for itself.
-@pytest.mark.xdist_group("readme")
+# Each process that takes part installs everything for itself, so there are two at most: the
+# benchmark takes as long as all the others.
 @pytest.mark.registry
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("command", [c for c in commands() if c not in NOT_RUN])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(c, marks=pytest.mark.xdist_group("benchmark" if c == BENCHMARK else "readme"))
+        for c in commands()
+        if c not in NOT_RUN
+    ],
+)
 def test_the_command_works(command: str, fresh_copy: Path) -> None:
     done = run(command, fresh_copy)
     assert done.returncode == 0, done.stdout + done.stderr
