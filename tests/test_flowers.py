@@ -146,14 +146,18 @@ def newer_superlink(
         yield runtime
 
 
-def test_the_main_path_holds(flower: NewerFlower) -> None:
-    turn = response(DRAFT, SEARCH, FETCH)
-    seen = flower.run("main", turn, pieces("Ans", "wer."))
-    assert seen.status == "finished:completed"
-    assert seen.answers() == [seen.text()] == ["Answer."]
-    assert seen.ends() == ["response.completed"]
-    assert seen.events[-1]["type"] == "response.completed"
-    assert "draft" not in json.dumps([seen.events, seen.log, seen.items])
+@pytest.fixture(scope="module")
+def answered(flower: NewerFlower) -> Seen:
+    """Give a run that has searched, fetched and answered."""
+    return flower.run("main", response(DRAFT, SEARCH, FETCH), pieces("Ans", "wer."))
+
+
+def test_the_main_path_holds(flower: NewerFlower, answered: Seen) -> None:
+    assert answered.status == "finished:completed"
+    assert answered.answers() == [answered.text()] == ["Answer."]
+    assert answered.ends() == ["response.completed"]
+    assert answered.events[-1]["type"] == "response.completed"
+    assert "draft" not in json.dumps([answered.events, answered.log, answered.items])
     planning, answer = flower.bench.requests["main"]
     assert planning["input"] == [message("user", QUESTION)]
     found, page = (json.loads(item["output"]) for item in answer["input"][-2:])
@@ -161,22 +165,18 @@ def test_the_main_path_holds(flower: NewerFlower) -> None:
     assert page["content"].startswith("Federated AI trains")
 
 
-def test_a_follow_up_replays_the_messages(flower: NewerFlower) -> None:
-    first = flower.run("first", response(SEARCH), pieces("First answer."))
+def test_a_follow_up_replays_the_messages(flower: NewerFlower, answered: Seen) -> None:
+    series_id = answered.run.series_id
     second = flower.run(
-        "second",
-        pieces("Second answer."),
-        turns=0,
-        prompt="And then?",
-        series_id=first.run.series_id,
+        "second", pieces("Second answer."), turns=0, prompt="And then?", series_id=series_id
     )
     [request] = flower.bench.requests["second"]
     assert request["input"] == [
         message("user", QUESTION),
-        message("assistant", "First answer."),
+        message("assistant", "Answer."),
         message("user", "And then?"),
     ]
-    assert second.answers() == ["First answer.", "Second answer."]
+    assert second.answers() == ["Answer.", "Second answer."]
 
 
 def test_a_failed_provider_fails_the_run_for_everybody_to_see(flower: NewerFlower) -> None:
