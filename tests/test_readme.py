@@ -34,6 +34,9 @@ INPUT = {"uv run python -m local": "What is federated AI?\n"}
 BENCHMARK = "uv run --group test python -m tests.benchmark"
 MORE = {BENCHMARK: " --rounds 1 --calls 1 --chats 0"}
 
+# The quick tests keep the benchmark's process from taking on more that takes long meanwhile.
+pytestmark = pytest.mark.xdist_group("benchmark")
+
 
 def blocks(language: str) -> list[str]:
     """Return the README's code blocks in a language."""
@@ -70,14 +73,13 @@ def run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-# Each process that takes part installs everything for itself, so there are two at most: the
-# benchmark takes as long as all the others.
+# Each process that takes part installs everything for itself, so there are two at most.
 @pytest.mark.registry
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(c, marks=pytest.mark.xdist_group("benchmark" if c == BENCHMARK else "readme"))
+        pytest.param(c, marks=[] if c == BENCHMARK else pytest.mark.xdist_group("readme"))
         for c in commands()
         if c not in NOT_RUN
     ],
