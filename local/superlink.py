@@ -20,7 +20,6 @@ from typing import IO
 import grpc
 import httpx
 from flwr.app import UserConfig
-from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import context_from_proto, user_config_to_proto
 from flwr.proto.control_pb2 import (
     GetRunSeriesRequest,
@@ -109,10 +108,7 @@ def superlink_on(
         grpc.insecure_channel(control, options) as channel,
         # Entered last, it is left first: requests that nobody answers any more end with it.
         kept(
-            {
-                "SuperLink": superlink_command(commands or COMMANDS, control, runtime),
-                "SuperExec": superexec_command(commands, runtime),
-            },
+            superlink_commands(commands, control, runtime),
             superlink_environment(commands or COMMANDS) | dict(environment),
             log,
         ) as (keeper, pids),
@@ -124,29 +120,33 @@ def superlink_on(
         asks = partial(asks_for_tasks, log)
         wait_for(asks, TASK_SECONDS, "The SuperExec doesn't ask for tasks", keeper, log)
         try:
-            yield SuperLink(control, ControlStub(channel), pids[1])
+            yield SuperLink(control, ControlStub(channel), pids[-1])
         except grpc.RpcError as error:
             reason = error.details() if isinstance(error, grpc.Call) else error
             raise RuntimeError(f"The SuperLink failed: {reason}.{end_of(log)}") from error
 
 
-def superlink_command(commands: Path, control: str, runtime: str) -> list[str]:
-    """Return the command of a SuperLink that serves these addresses and starts no process."""
+def superlink_commands(commands: Path | None, control: str, runtime: str) -> dict[str, list[str]]:
+    """Return the commands that end when this process does: one, or a Flower's SuperExec too."""
+    arguments, parent = superlink_arguments(control, runtime), os.getpid()
+    if commands is None:
+        return {"SuperLink": [sys.executable, "-m", "local.warm", runtime, str(parent), *arguments]}
+    script = MONITORED_SUPERLINK.format(parent=parent)
+    return {
+        "SuperLink": [str(commands / "python"), "-c", script, *arguments],
+        "SuperExec": [
+            *(str(commands / "flower-superexec"), "--insecure", "--plugin-type", "serverapp"),
+            *("--appio-api-address", runtime, "--parent-pid", str(parent)),
+        ],
+    }
+
+
+def superlink_arguments(control: str, runtime: str) -> list[str]:
+    """Return the arguments of a SuperLink that serves these addresses and starts no process."""
     host, port = runtime.split(":")
     return [
-        *(str(commands / "python"), "-c", MONITORED_SUPERLINK.format(parent=os.getpid())),
         *("--insecure", "--simulation", "--isolation", "process"),
         *("--control-api-address", control, "--host", host, "--port", port),
-    ]
-
-
-def superexec_command(commands: Path | None, runtime: str) -> list[str]:
-    """Return the command of the SuperExec of this package, or of a Flower."""
-    if commands is None:
-        return [sys.executable, "-m", "local.superexec", runtime, str(os.getpid())]
-    return [
-        *(str(commands / "flower-superexec"), "--insecure", "--plugin-type", "serverapp"),
-        *("--appio-api-address", runtime, "--parent-pid", str(os.getpid())),
     ]
 
 
@@ -276,6 +276,9 @@ def start_run(
 @cache
 def bundle(app: Path) -> bytes:
     """Return the bundle of the app in a folder; that means to look at each of its files, once."""
+    # Half a second of imports: the SuperLink starts meanwhile, and other commands don't need it.
+    from flwr.cli.build import build_fab_from_disk
+
     return build_fab_from_disk(app)
 
 

@@ -65,9 +65,9 @@ def main(
         measure_warmth(rounds)
         measure_chats(chats)
     measure_runs(rounds, Services(calls))
-    measure_conversation()
-    measure_passages()
-    measure_note()
+    measure_conversation(rounds)
+    measure_passages(rounds)
+    measure_note(rounds)
 
 
 # --- Warm tasks
@@ -269,7 +269,7 @@ def answered_at(link: SuperLink, app: Path) -> float | None:
 # --- Conversation
 
 
-def measure_conversation() -> None:
+def measure_conversation(rounds: int) -> None:
     """Print what `conversation_messages` takes over a series of 2,000 messages and 100 MB."""
     page = json.dumps({"content": "word " * 10_000})
     output = {"type": "function_call_output", "call_id": "c", "output": page}
@@ -280,8 +280,8 @@ def measure_conversation() -> None:
     stored = stored_items(context)
     size = sum(map(len, stored)) / 1e6
 
-    seconds = timed(lambda: conversation_messages(context))
-    everything = timed(lambda: [json.loads(item) for item in stored])
+    seconds = timed(lambda: conversation_messages(context), rounds)
+    everything = timed(lambda: [json.loads(item) for item in stored], rounds)
     tracemalloc.start()
     messages = conversation_messages(context)
     peak = tracemalloc.get_traced_memory()[1] / 1e6
@@ -293,7 +293,7 @@ def measure_conversation() -> None:
 # --- Passages
 
 
-def measure_passages() -> None:
+def measure_passages(rounds: int) -> None:
     """Print what a page of 1 MiB takes, of the slowest kinds, and eight of the slowest at once."""
     chance = Random(0)
     different = "".join(chance.choices(ascii_lowercase + "     ", k=PAGE_BYTES))
@@ -321,14 +321,14 @@ def measure_passages() -> None:
         for name, page in pages.items()
     }
     print("\nreadable_output of 1 MiB")
+    seconds = {name: timed(take, rounds) for name, take in work.items()}
     for name, take in work.items():
-        seconds = timed(take)
         tracemalloc.start()
         take()
         peak = tracemalloc.get_traced_memory()[1] / 1e6
         tracemalloc.stop()
-        print(f"{name:24}{seconds:6.3f} s, peak {peak:.1f} MB")
-    slowest = max(work.values(), key=timed)
+        print(f"{name:24}{seconds[name]:6.3f} s, peak {peak:.1f} MB")
+    slowest = work[max(seconds, key=seconds.__getitem__)]
     started = time.monotonic()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: slowest(), range(8)))
@@ -338,7 +338,7 @@ def measure_passages() -> None:
 # --- Note
 
 
-def measure_note() -> None:
+def measure_note(rounds: int) -> None:
     """Print what the note of an answer with 40 links takes, by what fills the evidence."""
     answer = " ".join(f"[a](https://page{n}.example/unknown)" for n in range(40))
     fillings = {
@@ -354,14 +354,14 @@ def measure_note() -> None:
     for name, filling in fillings.items():
         outputs = (filling[start : start + MAX_OUTPUT_CHARS] for start in starts)
         evidence = [call_output({"call_id": "c"}, output) for output in outputs]
-        seconds = timed(partial(answer_note, answer, [], evidence, []))
+        seconds = timed(partial(answer_note, answer, [], evidence, []), rounds)
         print(f"{name:24}{seconds:.3f} s")
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Return the seconds of the quickest of three times."""
+def timed(work: Callable[[], object], rounds: int) -> float:
+    """Return the seconds of the quickest round."""
     taken = []
-    for _ in range(3):
+    for _ in range(rounds):
         started = time.monotonic()
         work()
         taken.append(time.monotonic() - started)

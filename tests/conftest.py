@@ -1,6 +1,7 @@
-"""Fixtures: no waiting in scripted runs, and one SuperLink with its services a test process."""
+"""Fixtures: no waiting in scripted runs, and a SuperLink with its services for several tests."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +24,25 @@ from local.superlink import (
 from research_agent import agent_app
 from tests.scripted import END_TYPES, QUESTION, check_request, drawn_text
 
+TESTS_A_SUPERLINK = 8
+
 LONG_PAGE_FACT = "Federated AI keeps the data at home."
 LONG_PAGE = "Nothing of interest stands here.\n\n" * 9_000
 LONG_PAGE = f"{LONG_PAGE}{LONG_PAGE_FACT}\n\n{LONG_PAGE}"
+
+
+# The hook of xdist looks at the groups.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let some of a module's tests share a SuperLink, and begin with the groups of tests."""
+    shared: Counter[str] = Counter()
+    for item in items:
+        if isinstance(item, pytest.Function) and "bench" in item.fixturenames:
+            module = item.module.__name__
+            group = f"{module}-{shared[module] // TESTS_A_SUPERLINK}"
+            item.add_marker(pytest.mark.xdist_group(group))
+            shared[module] += 1
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +143,7 @@ class Bench:
         return self.finish(model, self.start(model, *replies, **options))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     """Give a SuperLink of this environment's Flower with the services of the tests."""
     bench = Bench()

@@ -1,8 +1,8 @@
 """Runs an app on the SuperLink of a newer Flower, by that Flower's Python and its own client.
 
-Standard input is a JSON object: the `address` of the SuperLink, the path of the app's `fab`, the
-`config` and the `prompt` of the run, and the `series_id` to continue, or null. What the run has
-shown and left goes to standard output as a JSON object, once the run has ended.
+The argument is the address of the SuperLink. Each line of standard input is a JSON object: the path
+of the app's `fab`, the `config` and the `prompt` of a run, and the `series_id` to continue or null.
+What the run has shown and left goes to standard output as such a line, once the run has ended.
 """
 
 import hashlib
@@ -60,6 +60,7 @@ def seen(control: Any, run: StartRunResponse) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    order = json.load(sys.stdin)
-    control = ControlHttpClient.from_server_address(order["address"], True, None, [])
-    json.dump(seen(control, control.StartRun(start_request(order))), sys.stdout)
+    control = ControlHttpClient.from_server_address(sys.argv[1], True, None, [])
+    for line in sys.stdin:
+        run = control.StartRun(start_request(json.loads(line)))
+        print(json.dumps(seen(control, run)), flush=True)

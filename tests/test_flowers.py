@@ -29,7 +29,7 @@ from local.superlink import (
     free_ports,
     is_taken,
     kept,
-    superlink_command,
+    superlink_arguments,
     superlink_environment,
     wait_for,
 )
@@ -40,7 +40,7 @@ from tests.test_superlink import DRAFT, NO_SUCH_MODEL, PAGE, SEARCH, pieces
 # The Flowers, and what their SuperExecs have to be told besides.
 FLOWERS = {"1.36.0": ("--plugin-type", "serverapp"), "1.42.0": ()}
 CLIENT = Path(__file__).parent / "newer_flower.py"
-RUN_SECONDS = 150
+SUPERLINK = Path(__file__).parent / "newer_superlink.py"
 
 FETCH = function_call("web_fetch", "fetch", url=PAGE)
 
@@ -52,10 +52,8 @@ class NewerFlower:
     """A SuperLink of a newer Flower, its scripted model, and what reaches it: its own client."""
 
     bench: Bench
-    address: str
+    client: subprocess.Popen[str]
     fab: Path
-    python: Path
-    environment: dict[str, str]
 
     def run(
         self,
@@ -68,22 +66,15 @@ class NewerFlower:
         """Follow a run whose model gives these replies to its end."""
         self.bench.script(model, *replies)
         order = {
-            "address": self.address,
             "fab": str(self.fab),
             "config": {"agent.model": model, "agent.max-tool-turns": turns},
             "prompt": prompt,
             "series_id": series_id,
         }
-        done = subprocess.run(
-            [self.python, CLIENT],
-            env=self.environment,
-            input=json.dumps(order),
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=RUN_SECONDS,
-            check=True,
-        )
-        seen = json.loads(done.stdout)
+        assert self.client.stdin
+        assert self.client.stdout
+        print(json.dumps(order), file=self.client.stdin, flush=True)
+        seen = json.loads(self.client.stdout.readline())
         seen = Seen(Run(seen.pop("run_id"), seen.pop("series_id")), **seen)
         self.bench.check(model, seen.details)
         return seen
@@ -118,8 +109,18 @@ def flower(
     commands = installed / "bin"
     with services(model, stand_in_search, bench.fetch) as addresses:
         environment = superlink_environment(commands) | addresses
-        with newer_superlink(commands, environment, FLOWERS[request.param]) as address:
-            yield NewerFlower(bench, address, fab, commands / "python", environment)
+        environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"
+        with (
+            newer_superlink(commands, environment, FLOWERS[request.param]) as address,
+            subprocess.Popen(
+                [commands / "python", CLIENT, address],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as client,
+        ):
+            yield NewerFlower(bench, client, fab)
 
 
 @contextmanager
@@ -127,30 +128,36 @@ def newer_superlink(
     commands: Path, environment: dict[str, str], told: Sequence[str]
 ) -> Iterator[str]:
     """Start a SuperLink and a SuperExec that installs for each run; yield the address for HTTP."""
-    grpc_port, port = free_ports(2)
-    address = f"127.0.0.1:{port}"
-    superexec = [
-        *(str(commands / "flower-superexec"), "--insecure", *told),
-        *("--runtime-api-address", address, "--allow-runtime-dependency-installation"),
-    ]
-    superlink = superlink_command(commands, f"127.0.0.1:{grpc_port}", address)
+    control, runtime = (f"127.0.0.1:{port}" for port in free_ports(2))
+    arguments = {
+        "flower-superlink": superlink_arguments(control, runtime),
+        "flower-superexec": [
+            *("--insecure", "--runtime-api-address", runtime, *told),
+            "--allow-runtime-dependency-installation",
+        ],
+    }
+    command = [str(commands / "python"), str(SUPERLINK), json.dumps(arguments)]
     with (
         tempfile.TemporaryFile() as log,
-        kept({"SuperLink": superlink, "SuperExec": superexec}, environment, log) as (keeper, _),
+        kept({"SuperLink": command}, environment, log) as (keeper, _),
     ):
-        listens = partial(is_taken, port)
+        listens = partial(is_taken, int(runtime.rpartition(":")[2]))
         wait_for(listens, START_SECONDS, "The SuperLink doesn't answer", keeper, log)
-        yield address
+        yield runtime
 
 
-def test_the_main_path_holds(flower: NewerFlower) -> None:
-    turn = response(DRAFT, SEARCH, FETCH)
-    seen = flower.run("main", turn, pieces("Ans", "wer."))
-    assert seen.status == "finished:completed"
-    assert seen.answers() == [seen.text()] == ["Answer."]
-    assert seen.ends() == ["response.completed"]
-    assert seen.events[-1]["type"] == "response.completed"
-    assert "draft" not in json.dumps([seen.events, seen.log, seen.items])
+@pytest.fixture(scope="module")
+def answered(flower: NewerFlower) -> Seen:
+    """Give a run that has searched, fetched and answered."""
+    return flower.run("main", response(DRAFT, SEARCH, FETCH), pieces("Ans", "wer."))
+
+
+def test_the_main_path_holds(flower: NewerFlower, answered: Seen) -> None:
+    assert answered.status == "finished:completed"
+    assert answered.answers() == [answered.text()] == ["Answer."]
+    assert answered.ends() == ["response.completed"]
+    assert answered.events[-1]["type"] == "response.completed"
+    assert "draft" not in json.dumps([answered.events, answered.log, answered.items])
     planning, answer = flower.bench.requests["main"]
     assert planning["input"] == [message("user", QUESTION)]
     found, page = (json.loads(item["output"]) for item in answer["input"][-2:])
@@ -158,22 +165,18 @@ def test_the_main_path_holds(flower: NewerFlower) -> None:
     assert page["content"].startswith("Federated AI trains")
 
 
-def test_a_follow_up_replays_the_messages(flower: NewerFlower) -> None:
-    first = flower.run("first", response(SEARCH), pieces("First answer."))
+def test_a_follow_up_replays_the_messages(flower: NewerFlower, answered: Seen) -> None:
+    series_id = answered.run.series_id
     second = flower.run(
-        "second",
-        pieces("Second answer."),
-        turns=0,
-        prompt="And then?",
-        series_id=first.run.series_id,
+        "second", pieces("Second answer."), turns=0, prompt="And then?", series_id=series_id
     )
     [request] = flower.bench.requests["second"]
     assert request["input"] == [
         message("user", QUESTION),
-        message("assistant", "First answer."),
+        message("assistant", "Answer."),
         message("user", "And then?"),
     ]
-    assert second.answers() == ["First answer.", "Second answer."]
+    assert second.answers() == ["Answer.", "Second answer."]
 
 
 def test_a_failed_provider_fails_the_run_for_everybody_to_see(flower: NewerFlower) -> None:

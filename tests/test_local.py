@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -103,24 +102,13 @@ def test_a_conversation_goes_on_after_a_stop_and_a_failure_until_ctrl_d(
         assert still_living(started) == []
 
 
-@pytest.mark.parametrize(
-    ("how", "status"),
-    [
-        pytest.param(signal.SIGINT, 0, id="ctrl-c"),
-        pytest.param(signal.SIGKILL, None, id="killed"),
-    ],
-)
-def test_leaving_the_prompt_leaves_no_process(
-    how: signal.Signals, status: int | None, tmp_path: Path
-) -> None:
+def test_leaving_the_prompt_leaves_no_process(tmp_path: Path) -> None:
     with in_a_terminal(TMPDIR=str(tmp_path)) as terminal:
         terminal.wait_for_prompt()
         started = below(terminal.process.pid)
-        terminal.process.kill(how)
-        assert terminal.status() == status
-        # Only a command that was killed can't wait for the processes itself.
-        _, left = psutil.wait_procs(started, timeout=10 if status is None else 0)
-        assert still_living(left) == []
+        terminal.process.kill(signal.SIGINT)
+        assert terminal.status() == 0
+        assert still_living(started) == []
 
 
 def test_a_question_without_an_answer_exits_with_1_and_the_reason(model_endpoint: str) -> None:

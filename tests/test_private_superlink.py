@@ -40,8 +40,8 @@ def test_each_task_is_a_fork_of_the_superexec(bench: Bench) -> None:
     forks = [fork.cmdline() for fork in superexec.children()]
     seen.set()
     bench.finish("forks", run)
-    # At least what claims the tasks, the app, and its model request.
-    assert len(forks) >= 3
+    # At least the SuperLink, what claims the tasks, the app, and its model request.
+    assert len(forks) >= 4
     assert all(fork == superexec.cmdline() for fork in forks)
 
 
@@ -138,7 +138,7 @@ def test_a_superlink_that_ends_in_a_run_is_told(bench: Bench) -> None:
 
     with (
         services(hangs, stand_in_search, stand_in_fetch) as environment,
-        pytest.raises(RuntimeError, match="The SuperExec ended with status -9"),
+        pytest.raises(RuntimeError, match="The SuperLink ended with status -9"),
     ):
         kill_superexec(environment)
 

@@ -111,7 +111,7 @@ RESULT = (
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    replies=st.lists(REPLY | REPLY | ANY_JSON | MODEL_ERRORS, min_size=30, max_size=30),
+    replies=st.lists(REPLY | REPLY | ANY_JSON | MODEL_ERRORS, min_size=11, max_size=11),
     results=st.lists(RESULT, min_size=1, max_size=4),
     turns=st.integers(0, 4),
 )

@@ -31,7 +31,11 @@ NOT_RUN = {
 }
 # What a person asks who has no terminal, and how much of the figures a test has time for.
 INPUT = {"uv run python -m local": "What is federated AI?\n"}
-MORE = {"uv run --group test python -m tests.benchmark": " --rounds 1 --calls 1 --chats 0"}
+BENCHMARK = "uv run --group test python -m tests.benchmark"
+MORE = {BENCHMARK: " --rounds 1 --calls 1 --chats 0"}
+
+# The quick tests keep the benchmark's process from taking on more that takes long meanwhile.
+pytestmark = pytest.mark.xdist_group("benchmark")
 
 
 def blocks(language: str) -> list[str]:
@@ -69,11 +73,17 @@ def run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-# In one process: each that took part would install everything for itself.
-@pytest.mark.xdist_group("readme")
+# Each process that takes part installs everything for itself, so there are two at most.
 @pytest.mark.registry
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("command", [c for c in commands() if c not in NOT_RUN])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(c, marks=[] if c == BENCHMARK else pytest.mark.xdist_group("readme"))
+        for c in commands()
+        if c not in NOT_RUN
+    ],
+)
 def test_the_command_works(command: str, fresh_copy: Path) -> None:
     done = run(command, fresh_copy)
     assert done.returncode == 0, done.stdout + done.stderr

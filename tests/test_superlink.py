@@ -8,11 +8,11 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
 import psutil
-import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from local.services import (
@@ -21,14 +21,12 @@ from local.services import (
     assistant_message,
     function_call,
     response,
-    services,
     text_events,
 )
-from local.stand_ins import stand_in_search
-from local.superlink import CHECKOUT, COMMANDS, run_events, superlink
+from local.superlink import CHECKOUT, COMMANDS, run_events
 from research_agent.agent_app import NOTE_OPENING
 from tests.conftest import LONG_PAGE_FACT, Bench
-from tests.processes import below, still_living
+from tests.processes import still_living
 from tests.scripted import QUESTION, message, without_note
 
 SEARCH = function_call("web_search", "search", query="federated AI")
@@ -234,25 +232,20 @@ def test_streamed_text_counts_when_the_last_event_has_no_output(bench: Bench) ->
     assert seen.answers() == [seen.text()] == ["Text."]
 
 
-def test_a_call_that_never_returns_holds_back_neither_answer_nor_end() -> None:
-    bench = Bench()
+def test_a_call_that_never_returns_holds_back_neither_answer_nor_end(bench: Bench) -> None:
     hangs = function_call("web_fetch", "hangs", url="https://hangs.example")
-    with (
-        services(bench.model, stand_in_search, bench.fetch) as addresses,
-        superlink(addresses, COMMANDS) as bench.link,
-    ):
-        run = bench.start(
-            "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 20}
-        )
-        assert bench.fetch_hangs.wait(60)
-        connectors = [p for p in below(bench.link.superexec) if "flwr-connector" in p.name()]
-        assert connectors
-        for connector in connectors:
-            connector.kill()
-        seen = bench.finish("hangs", run)
-        _, left = psutil.wait_procs(below(bench.link.superexec), timeout=10)
-        assert still_living(left) == []
-        bench.end.set()
+    superexec = psutil.Process(bench.link.superexec)
+    before = superexec.children()
+    run = bench.start(
+        "hangs", response(hangs), pieces("Answer."), **{"agent.max-research-seconds": 10}
+    )
+    assert bench.fetch_hangs.wait(60)
+    started = [task for task in superexec.children() if task not in before]
+    connector = max(started, key=psutil.Process.create_time)
+    connector.kill()
+    seen = bench.finish("hangs", run)
+    _, left = psutil.wait_procs(started, timeout=10)
+    assert still_living(left) == []
     assert without_note(seen.text()) == "Answer."
     assert seen.events[-1]["type"] == "response.completed"
     assert "no reply within the time" in bench.requests["hangs"][-1]["input"][-1]["output"]
@@ -366,26 +359,26 @@ def test_completed_around_a_failed_response_fails_the_run(bench: Bench) -> None:
     assert seen.answers() == []
 
 
-@pytest.mark.parametrize("turn", ["first", "second"])
-def test_a_planning_reply_that_hangs_ends_the_research_at_its_limit(
-    bench: Bench, turn: str
-) -> None:
-    asked: list[float] = []
+def test_a_planning_reply_that_hangs_ends_the_research_at_its_limit(bench: Bench) -> None:
+    asked: dict[str, list[float]] = {"first": [], "second": []}
 
-    def hangs(request: JSONObject) -> Reply:
-        asked.append(time.monotonic())
+    def hangs(turn: str, request: JSONObject) -> Reply:
+        asked[turn].append(time.monotonic())
         if request["stream"]:
             return pieces("Answer.")
-        if turn == "second" and len(asked) == 1:
+        if turn == "second" and len(asked[turn]) == 1:
             return response(SEARCH)
         bench.end.wait()
         return response()
 
-    seen = bench.run(f"hangs {turn}", hangs, **{"agent.max-research-seconds": 10})
-    assert asked[-1] - asked[0] < 15
-    assert without_note(seen.text()) == "Answer."
-    assert "ended at its limit of time" in seen.text()
-    assert [item["type"] for item in seen.items if item["type"] == "message"] == ["message"] * 2
+    limit = {"agent.max-research-seconds": 10}
+    runs = {turn: bench.start(f"hangs {turn}", partial(hangs, turn), **limit) for turn in asked}
+    for turn, run in runs.items():
+        seen = bench.finish(f"hangs {turn}", run)
+        assert asked[turn][-1] - asked[turn][0] < 15
+        assert without_note(seen.text()) == "Answer."
+        assert "ended at its limit of time" in seen.text()
+        assert [item["type"] for item in seen.items if item["type"] == "message"] == ["message"] * 2
 
 
 def test_a_reply_that_is_no_response_object_costs_no_wait(bench: Bench) -> None:

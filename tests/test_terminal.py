@@ -383,11 +383,11 @@ def test_a_terminal_shows_what_is_being_done_and_for_how_long() -> None:
     screen, out, err = consoles(40)
 
     def events() -> Iterator[JSONObject]:
-        screen.wait_for(" thinking 0:00")
+        screen.wait_for(" thinking 0:0")
         long = {"arguments": {"query": "What is federated AI and what is it not?"}}
         yield call("started", "a")
         yield call("started", "b", **long)
-        screen.wait_for(" web_search: query a 0:00")
+        screen.wait_for(" web_search: query a 0:0")
         screen.wait_for(" web_search: What is federated AI… 0:0")
         yield call("completed", "a")
         screen.wait_for("✓ web_search: query a\n")

@@ -1,9 +1,9 @@
-"""A SuperExec whose tasks are warm: forks of one process that has imported Flower.
+"""A SuperLink and its SuperExec, and tasks that are warm: forks of one process that has Flower.
 
-`python -m local.superexec ADDRESS PID` serves the Runtime API at ADDRESS while the process PID
-lives. It relies on this in Flower 1.35.0: a SuperExec needs `PullPendingTasks` and `ClaimTask`
-alone, a task is a command with the arguments below, and importing the commands leaves no thread
-behind that a fork would miss.
+`python -m local.warm ADDRESS PID ARGUMENTS` does so while the process PID lives: the SuperLink gets
+ARGUMENTS, and serves the Runtime API at ADDRESS. It relies on this in Flower 1.35.0: a SuperExec
+needs `PullPendingTasks` and `ClaimTask` alone, a task is a command with the arguments below, and
+importing the commands leaves no thread behind that a fork would miss.
 """
 
 import json
@@ -11,7 +11,10 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 
+import flwr.superlink.main  # noqa: F401 (the SuperLink imports it when it starts)
 import httpx
 from flwr.proto.runtime_pb2 import ClaimTaskRequest, PullPendingTasksRequest
 from flwr.supercore.app_utils import start_parent_process_monitor
@@ -19,6 +22,7 @@ from flwr.supercore.cli import flwr_agentapp, flwr_connector, flwr_model
 from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.superlink.cli import flower_superlink
 
 TASKS = {
     TaskType.AGENT_APP: flwr_agentapp,
@@ -28,13 +32,18 @@ TASKS = {
 PAUSE_SECONDS = 0.1
 
 
-def main(address: str, parent_pid: int) -> None:
-    """Fork a process that claims tasks, and then one for each task that it claims.
+def main(address: str, parent_pid: int, arguments: list[str]) -> None:
+    """Fork the SuperLink, a process that claims tasks, and then one for each task that it claims.
 
     This process itself starts no thread and opens no connection, so that it can be forked safely.
     """
-    # Nobody asks for a task's exit status.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    superlink = os.fork()
+    if not superlink:
+        start_parent_process_monitor(parent_pid)
+        sys.argv = ["flower-superlink", *arguments]
+        flower_superlink()
+        sys.exit()
+    signal.signal(signal.SIGCHLD, partial(end_with, superlink))
     source, sink = os.pipe()
     if forked():
         os.close(source)
@@ -54,6 +63,14 @@ def forked() -> bool:
         return False
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return True
+
+
+def end_with(superlink: int, *_: object) -> None:
+    """Forget the processes that have ended; end with the SuperLink's status when it is one."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            if ended[0] == superlink:
+                sys.exit(os.waitstatus_to_exitcode(ended[1]))
 
 
 def claim_tasks(address: str, sink: int) -> None:
@@ -77,15 +94,21 @@ def claim_tasks(address: str, sink: int) -> None:
 
 
 def run_task(address: str, task_type: str, token: str) -> None:
-    """Run a task as its command would, and end this process as that would end."""
+    """Run a task as its command would, and end this process."""
     if task_type == TaskType.AGENT_APP:
         # As Flower's own SuperExec does: the run's log has its output.
         for output in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     sys.argv = [task_type, "--insecure", "--serverappio-api-address", address, "--token", token]
     sys.argv += ["--parent-pid", str(os.getppid())]
-    sys.exit(TASKS[TaskType(task_type)]())
+    # All that a task leaves is with the SuperLink when Flower ends it.
+    with suppress(SystemExit):
+        TASKS[TaskType(task_type)]()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # To clear up would write to all the memory that forks share, and so copy it.
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
