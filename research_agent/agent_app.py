@@ -139,8 +139,8 @@ def message_text(content: object) -> str:
             case {"text": str(text)} | {"refusal": str(text)}:
                 texts.append(text)
             case _:
-                right = "must be text, or a list of text and refusal parts"
-                raise TypeError(f"A stored message {right}; it was {str(content)[:200]!r}.")
+                so = f"text, or a list of text and refusal parts; it was {str(content)[:200]!r}."
+                raise TypeError(f"The content of a message in the run series must be {so}")
     return "\n".join(texts)
 
 
