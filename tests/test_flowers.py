@@ -88,14 +88,16 @@ class NewerFlower:
 def flower(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NewerFlower]:
-    """Install a Flower and give its SuperLink with the services of the tests."""
-    folder = tmp_path_factory.mktemp("flower")
-    installed = folder / "environment"
+    """Install a Flower, once for all times, and give its SuperLink with the services."""
+    assert request.config.cache is not None
+    installed = request.config.cache.mkdir(f"flower-{request.param}")
     uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "-q", "-p", sys.executable, installed], check=True)
+    subprocess.run(
+        [*uv, "venv", "-q", "--allow-existing", "-p", sys.executable, installed], check=True
+    )
     package = f"flwr=={request.param}"
     subprocess.run([*uv, "pip", "install", "-q", "-p", installed, package], check=True)
-    fab = folder / "app.fab"
+    fab = tmp_path_factory.mktemp("flower") / "app.fab"
     fab.write_bytes(build_fab_from_disk(CHECKOUT))
 
     bench = Bench()
