@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from flwr.cli.build import build_fab_from_disk
 
 from local.services import (
     JSONObject,
@@ -26,6 +25,7 @@ from local.superlink import (
     CHECKOUT,
     START_SECONDS,
     Run,
+    bundle,
     free_ports,
     is_taken,
     kept,
@@ -98,7 +98,7 @@ def flower(
     package = f"flwr=={request.param}"
     subprocess.run([*uv, "pip", "install", "-q", "-p", installed, package], check=True)
     fab = tmp_path_factory.mktemp("flower") / "app.fab"
-    fab.write_bytes(build_fab_from_disk(CHECKOUT))
+    fab.write_bytes(bundle(CHECKOUT))
 
     bench = Bench()
 

@@ -23,7 +23,7 @@ from local.services import (
     response,
     text_events,
 )
-from local.superlink import CHECKOUT, COMMANDS, run_events
+from local.superlink import CHECKOUT, COMMANDS, bundle, run_events
 from research_agent.agent_app import NOTE_OPENING
 from tests.conftest import LONG_PAGE_FACT, Bench
 from tests.processes import still_living
@@ -145,7 +145,9 @@ def test_a_follow_up_replays_the_messages_and_no_tool_item(bench: Bench) -> None
 
 
 def test_the_fab_holds_the_project_file_and_the_package_alone() -> None:
-    with zipfile.ZipFile(BytesIO(build_fab_from_disk(CHECKOUT))) as fab:
+    built = build_fab_from_disk(CHECKOUT)
+    assert bundle(CHECKOUT) == built
+    with zipfile.ZipFile(BytesIO(built)) as fab:
         files = {name for name in fab.namelist() if not name.startswith(".info/")}
     assert files == {"pyproject.toml", "research_agent/__init__.py", "research_agent/agent_app.py"}
 
