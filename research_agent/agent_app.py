@@ -111,7 +111,25 @@ class Run:
     all_sent_at: float = 0.0
 
 
-# --- Conversation
+# --- Configuration and conversation
+
+
+def configure(run: Run) -> None:
+    """Read the run's configuration and its conversation; raise where something is wrong there."""
+    config = run.context.run_config
+    question = text_setting(config, "agent.input")
+    run.model = text_setting(config, "agent.model", MODEL)
+    run.max_turns = whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10)
+    seconds = whole_number(config, "agent.max-research-seconds", MAX_RESEARCH_SECONDS, 1, 3600)
+    if not run.url and not hasattr(run.agent, "responses"):
+        needed = "Flower 1.35 or newer, with the Runtime's endpoint or `agent.responses`"
+        raise RuntimeError(f"This app needs {needed}; here is Flower {version('flwr')}.")
+    # From Flower 1.38 on a chat's question is no part of the run configuration.
+    messages = with_question(run.context, getattr(run.agent, "prompt", None) or question)
+    run.messages = recent_messages(messages, MAX_HISTORY_CHARS)
+    if left_out := len(messages) - len(run.messages):
+        log(f"The oldest messages of the run series ({left_out}) are left out of the requests.")
+    run.deadline = time.monotonic() + seconds
 
 
 def text_setting(config: UserConfig, key: str, default: str = "") -> str:
@@ -139,8 +157,10 @@ def message_text(content: object) -> str:
             case {"text": str(text)} | {"refusal": str(text)}:
                 texts.append(text)
             case _:
-                so = f"text, or a list of text and refusal parts; it was {str(content)[:200]!r}."
-                raise TypeError(f"The content of a message in the run series must be {so}")
+                raise TypeError(
+                    "The content of a message in the run series must be text, or a list of text "
+                    f"and refusal parts; it was {str(content)[:200]!r}."
+                )
     return "\n".join(texts)
 
 
@@ -363,7 +383,6 @@ def run_calls(run: Run, calls: list[JSONObject]) -> None:
     asked = "\n".join([run.messages[-1]["content"], *map(unquote, map(call_words, calls))])
     room = MAX_EVIDENCE_CHARS - size(run.evidence)
     limit = min(MAX_OUTPUT_CHARS, room // len(calls) - 100)
-
     late = RuntimeError("There was no reply within the time that the run has for research.")
     results: list[str | Exception] = [late] * len(calls)
     slots = Semaphore(MAX_OPEN_CALLS)
@@ -603,26 +622,13 @@ def main(agent: AgentSession, context: Context) -> None:
     """Answer the run's question from public sources, or fail the run with one sentence."""
     run = Run(agent, context, os.environ.get("FLWR_RUNTIME_BASE_URL", ""))
     try:
-        config = context.run_config
-        question = text_setting(config, "agent.input")
-        run.model = text_setting(config, "agent.model", MODEL)
-        run.max_turns = whole_number(config, "agent.max-tool-turns", MAX_TOOL_TURNS, 0, 10)
-        seconds = whole_number(config, "agent.max-research-seconds", MAX_RESEARCH_SECONDS, 1, 3600)
-        if not run.url and not hasattr(agent, "responses"):
-            needed = "Flower 1.35 or newer, with the Runtime's endpoint or `agent.responses`"
-            raise RuntimeError(f"This app needs {needed}; here is Flower {version('flwr')}.")
-        # From Flower 1.38 on a chat's question is no part of the run configuration.
-        messages = with_question(context, getattr(agent, "prompt", None) or question)
-        run.messages = recent_messages(messages, MAX_HISTORY_CHARS)
-        if left_out := len(messages) - len(run.messages):
-            log(f"The oldest messages of the run series ({left_out}) are left out of the requests.")
-        run.deadline = time.monotonic() + seconds
+        configure(run)
         research(run)
         answer(run)
     # Whatever fails, clients are told.
     except Exception as exc:
-        reason = without_secrets(clean(str(exc) or repr(exc)))
-        publish(run, {"type": "error", "code": "run_failed", "message": reason, "param": None})
+        why = without_secrets(clean(str(exc) or repr(exc)))
+        publish(run, {"type": "error", "code": "run_failed", "message": why, "param": None})
         raise
     finally:
         if run.shown:
