@@ -760,13 +760,15 @@ def readable_output(output: object, asked: str, limit: int) -> str:
     if page is None or isinstance(page, str):
         require_page(page or "")
     # What needs no repair, and holds every script as itself, goes on to the letter.
-    if held == value and not re.search(r"(?<!\\)(\\\\)*\\u", given):
+    if held == value and "\\u" not in given.replace("\\\\", ""):
         readable = given
     return fitted(readable, asked, limit)
 
 
 def repaired(text: str) -> str:
     """Return a text as UTF-8 where it was read as Latin-1."""
+    if text.isascii():
+        return text
     # `web_fetch` of Flower 1.35.0 reads so what names no charset in its HTTP header.
     utf_8 = "[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
     sequences = re.findall(utf_8, text)
@@ -794,7 +796,7 @@ def require_page(page: str) -> None:
         raise ValueError(f"This is a PDF, an image or another binary, not text. {advice}")
     # A language that Latin-1 can write has no such share of these letters.
     letters = len(re.findall("[\x80-\xff]", page))
-    if letters > max(40, 0.4 * len("".join(page.split()))):
+    if letters > 40 and letters > 0.4 * len("".join(page.split())):
         raise ValueError("This page was read in the wrong character encoding. Look elsewhere.")
     visible = HTML_MARKUP.sub(" ", page) if HTML.match(page.lstrip()) else page
     # A shell says little more than that.
@@ -854,7 +856,7 @@ def fitness(parts: list[str], asked: str) -> list[float]:
     # Of many lines the first and the last count, of a long one its beginning and its end: that
     # bounds the time and the memory.
     asked_lines = asked.splitlines()
-    asked_lines = asked_lines[:16] + asked_lines[-16:]
+    asked_lines = asked_lines[:16] + asked_lines[16:][-16:]
     lines = [set(pieces(f"{line[:300]} {line[-300:]}")) for line in asked_lines]
     wanted = set().union(*lines)
     shared = [wanted.intersection(pieces(part)) for part in parts]
@@ -873,9 +875,12 @@ def fitness(parts: list[str], asked: str) -> list[float]:
 
 def pieces(text: str) -> list[str]:
     """Return the pieces of a text's words, whatever their case and accents."""
-    text = unicodedata.normalize("NFD", text.casefold())
-    text = re.sub("[\u0300-\u036f\u064b-\u0652]", "", text)
-    return PIECE.findall(unicodedata.normalize("NFC", text))
+    text = text.casefold()
+    if not text.isascii():
+        text = unicodedata.normalize("NFD", text)
+        text = re.sub("[\u0300-\u036f\u064b-\u0652]", "", text)
+        text = unicodedata.normalize("NFC", text)
+    return PIECE.findall(text)
 
 
 # --- Note
