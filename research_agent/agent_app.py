@@ -41,6 +41,8 @@ MAX_CALLS_PER_TURN = 8
 MAX_OPEN_CALLS = 4
 MAX_ITEM_CHARS = 4_000
 MAX_OUTPUT_CHARS = 16_000
+# What is left of an output when a provider refuses it again and again.
+MIN_OUTPUT_CHARS = 300
 MAX_ERROR_CHARS = 2_000
 MAX_REASON_CHARS = 300
 MAX_EVIDENCE_CHARS = 400_000
@@ -89,7 +91,7 @@ app = AgentApp()
 
 @dataclass
 class Run:
-    """What a run has in hand; `lightness` grows as its requests are refused."""
+    """What a run has in hand; `lightness` grows as its requests fail."""
 
     agent: AgentSession
     context: Context
@@ -233,8 +235,8 @@ def private_response(agent: AgentSession, context: Context, request: JSONObject)
 def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float) -> JSONObject:
     """Return what an attempt at a model request gives; one that fails is tried again, lighter.
 
-    What is busy or slow is tried twice, what is refused as long as something can be cut; nothing is
-    tried again after the deadline, or once text of the answer has been shown. Raises
+    What is busy or slow at first is tried twice, what is refused as long as something can be cut;
+    nothing is tried again after the deadline, or once text of the answer has been shown. Raises
     ``RuntimeError`` with the reason, or what a host without an endpoint raises.
     """
     tries = 0
@@ -245,8 +247,8 @@ def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float)
         # A model fails in whatever way its provider, the Runtime or a host's session does.
         except Exception as exc:
             failed = f"{what} failed: {error_text(exc)}"
-            may_help = lighten(run, exc) or tries == 1
-            if time.monotonic() >= deadline or run.shown.strip() or not may_help:
+            in_time = time.monotonic() < deadline and not run.shown.strip()
+            if not in_time or not (lighten(run, exc) or tries == 1):
                 if run.url or isinstance(exc, ModelError):
                     raise RuntimeError(failed) from exc
                 raise
@@ -255,7 +257,7 @@ def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float)
 
 
 def lighten(run: Run, exc: Exception) -> bool:
-    """Make the run's requests lighter; return whether one that was refused is another now."""
+    """Make the run's requests lighter; return whether a refused request has changed by it."""
     refused = isinstance(exc, ModelError) and exc.refused
     about_tools = bool(ABOUT_TOOLS.search(str(exc)))
     before, lightness = request_input(run), run.lightness
@@ -282,8 +284,9 @@ def request_input(run: Run) -> list[JSONObject]:
     earlier = sum(len(said["content"]) for said in run.messages) - len(question)
     items = recent_messages(run.messages, earlier // share)
     for item in run.evidence:
-        if output := item.get("output", ""):
-            room = max(len(output) // share, MAX_REASON_CHARS)
+        if item["type"] == "function_call_output":
+            output = item["output"]
+            room = max(len(output) // share, MIN_OUTPUT_CHARS)
             item = {**item, "output": fitted(output, question, room)}
         items.append(item)
     return plain(items, run.tells_evidence) if run.lightness else items
@@ -296,10 +299,10 @@ def plain(items: list[JSONObject], tells_evidence: bool) -> list[JSONObject]:
     # first. Claude and Bedrock take calls only beside a list of tools, which no answer request has.
     kept: list[JSONObject] = []
     for item in items:
-        if tells_evidence and "output" in item:
+        if tells_evidence and item["type"] == "function_call_output":
             item = message("user", f"A tool returned: {item['output']}")
-        if role := item.get("role"):
-            text = message_text(item["content"])
+        if item["type"] == "message":
+            role, text = item["role"], message_text(item["content"])
             if kept and role == kept[-1].get("role"):
                 text = f"{kept.pop()['content']}\n\n{text}"
             if kept or role == "user":
@@ -342,8 +345,10 @@ def event_or_failure(event: JSONObject) -> JSONObject:
     status = response.get("status")
     # Providers tell of failures in any event.
     failed = status in ("failed", "cancelled") or response.get("error")
-    if failed or kind in ("error", "response.failed") or (not kind and "error" in event):
-        raise ModelError(event)
+    failed = failed or kind in ("error", "response.error", "response.failed")
+    if failed or (not kind and "error" in event):
+        # The rest of a response may echo what has codes of its own.
+        raise ModelError({**event, "response": response.get("error")})
     if kind in (COMPLETED, INCOMPLETE) and status in ("completed", "incomplete"):
         return {**event, "type": f"response.{status}"}
     return event
@@ -400,7 +405,7 @@ def run_calls(run: Run, calls: list[JSONObject]) -> None:
             results[place] = exc
 
     # A daemon that never returns doesn't hold back the end of the process.
-    threads = [Thread(target=work, args=place, daemon=True) for place in enumerate(calls)]
+    threads = [Thread(target=work, args=numbered, daemon=True) for numbered in enumerate(calls)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -424,6 +429,8 @@ def connector_output(run: Run, call: JSONObject) -> object:
     # One after another: together they would be too many again.
     with RATE_PAUSE:
         time.sleep(RETRY_PAUSE_SECONDS)
+    if not seconds_left(run):
+        raise RuntimeError("It came too soon, and there was no time to run it once more.")
     return run.agent.connectors.call(call)["output"]
 
 
@@ -452,6 +459,11 @@ def seconds_left(run: Run) -> float:
     return max(0.0, run.deadline - time.monotonic())
 
 
+def log(text: str) -> None:
+    # In one piece: calls that run at the same time log, too.
+    print(f"{clean(text)}\n", end="", flush=True)
+
+
 def fall_short(run: Run, what: str) -> None:
     """Tell the log, and at the end of the answer the reader, where the run fell short."""
     what = " ".join(what.split())[: 2 * MAX_REASON_CHARS]
@@ -468,7 +480,7 @@ def research(run: Run) -> None:
             fall_short(run, "The research ended at its limit for evidence.")
             break
         items = read_turn(run, planned(run), room)
-        calls = [item for item in items if "arguments" in item]
+        calls = [item for item in items if item["type"] == "function_call"]
         if not calls:
             break
         run.evidence += items
@@ -493,16 +505,19 @@ def planned(run: Run) -> JSONObject:
             raise ModelError(f"The reply must be a response object; it was {str(reply)[:200]!r}.")
         return reply
 
-    lightness = run.lightness
+    lightness, tells_evidence = run.lightness, run.tells_evidence
     try:
         return ask(run, "A planning request", attempt, run.deadline)
-    # As in `ask`.
+    # As in `ask`: a model fails in whatever way its provider, the Runtime or a host does.
     except Exception as exc:  # noqa: BLE001
         # What was cut in vain is whole again for the answer.
-        run.lightness, run.tells_evidence = max(lightness, min(run.lightness, 1)), False
+        run.lightness, run.tells_evidence = max(lightness, min(run.lightness, 1)), tells_evidence
         no_tools = ABOUT_TOOLS.search(str(exc)) and not run.evidence
         what = "The model can't call tools." if no_tools else "The research ended early."
-        fall_short(run, f"{what} {error_text(exc)}")
+        if seconds_left(run):
+            fall_short(run, f"{what} {error_text(exc)}")
+        else:
+            log(error_text(exc))
         return {}
 
 
@@ -527,6 +542,7 @@ def read_turn(run: Run, reply: JSONObject, room: int) -> list[JSONObject]:
         # An output needs room as well.
         room -= size(group) + MAX_ITEM_CHARS
         if room < 0:
+            fall_short(run, "The research ended at its limit for evidence.")
             break
         items += group
         group = []
@@ -546,7 +562,7 @@ def answer(run: Run) -> None:
         # Such a host shows the answer by itself.
         return
     outputs = [item["output"] for item in run.evidence if "output" in item]
-    if run.lightness > 1 and any(len(output) > MAX_REASON_CHARS for output in outputs):
+    if run.lightness > 1 and any(len(output) > MIN_OUTPUT_CHARS for output in outputs):
         run.shortfalls.append("The evidence was cut: the model takes no more of it.")
     if end["type"] == INCOMPLETE:
         run.shortfalls.append("The model cut the answer short.")
@@ -577,15 +593,18 @@ def show_answer(run: Run) -> JSONObject:
             return event
         # Some providers tell where a message begins, others number them, some do both.
         if kind == "response.output_item.added" and isinstance(item, dict):
-            phase, place = item.get("phase"), ""
+            phase = item.get("phase")
+            place = "" if item.get("type") == "message" else place
         if not isinstance(kind, str) or not kind or phase == "commentary":
             continue
         if kind.endswith(".delta") and not (delta and isinstance(delta, str)):
             continue
         if kind in (TEXT_DELTA, REFUSAL_DELTA):
-            begins = run.shown.strip() and place != event.get("output_index")
+            text = clean(str(delta))
+            if run.shown.strip() and place != event.get("output_index"):
+                text = f"\n\n{text}"
             place = event.get("output_index")
-            show(run, "\n\n" * bool(begins) + clean(str(delta)), event)
+            show(run, text, event)
         else:
             publish(run, event)
     raise ModelError("The stream ended in the middle of the answer.")
@@ -640,10 +659,6 @@ def main(agent: AgentSession, context: Context) -> None:
 # Below are functions of texts and values alone, by which the run above reads and writes.
 
 # --- Text
-
-
-def log(text: str) -> None:
-    print(clean(text), flush=True)
 
 
 def clean(text: str) -> str:
@@ -712,7 +727,7 @@ class ModelError(RuntimeError):
 
     def __init__(self, said: object, status: int = 0) -> None:
         # Flower 1.35.0 passes on a provider's refusal with status and reply in one message.
-        told = re.search(r'(?:request failed: |code\\*": \\*"?)([45]\d\d)\b', json_text(said))
+        told = re.search(r'(?:request failed: |code\\*": ?\\*"?)([45]\d\d)\b', json_text(said))
         status = int(told[1]) if told else status
         text = reason(said)
         if len(text) > MAX_REASON_CHARS:
@@ -723,19 +738,24 @@ class ModelError(RuntimeError):
         super().__init__(text or "The model provider gave no reason.")
         # Another request helps neither a key that is wrong nor a provider that is busy.
         about_request = 400 <= status < 500 and status not in (401, 402, 403, 408, 429)
-        self.refused = about_request or bool(TOO_LONG.search(text))
+        # The templates of llama.cpp refuse calls with 500.
+        about_calls = status == 500 and bool(ABOUT_TOOLS.search(text))
+        self.refused = about_request or about_calls or bool(TOO_LONG.search(text))
 
 
 def reason(said: object) -> str:
     """Return the provider's own message in a reply that failed, or the title of its page."""
     said = json_value(said)
     if isinstance(said, dict):
-        said = [said.get(key) for key in ("error", "response", "message", "detail", "msg")]
+        keys = ("error", "errors", "metadata", "raw", "response", "message", "detail", "msg")
+        said = [said.get(key) for key in keys]
     if isinstance(said, list):
         return next(filter(None, map(reason, said)), "")
     text = clean(said) if isinstance(said, str) else ""
-    if passed_on := re.fullmatch(r"Model provider request failed: (?:\d{3} )?(.*)", text, re.S):
-        return reason(passed_on[1])
+    # How Flower 1.35.0 passes on a provider's reply, or the last event of its stream.
+    passed_on = r"(?s)Model provider (?:request failed|(stream ended[^:]*)): (?:\d{3} )?(.*)"
+    if found := re.fullmatch(passed_on, text):
+        return reason(found[2]) or (found[1] and f"The {found[1]}.") or ""
     if page := HTML.search(text):
         title = re.search(r"<title[^<>]*>([^<]*)", text, re.I)
         text = text[: page.start()] + (title[1] if title else "")
@@ -832,23 +852,28 @@ def fitted(output: str, asked: str, limit: int) -> str:
     return passages(output, asked, limit)
 
 
-def passages(text: str, asked: str, limit: int, size: Callable[[str], int] = len) -> str:
+def passages(text: str, asked: str, limit: int, length: Callable[[str], int] = len) -> str:
     """Return of a text its beginning and the passages that fit best, in the text's own order."""
     parts = PASSAGE.findall(text)
     mark = f"\n[cut: the whole has {len(text)} characters]"
-    room, fits = limit - size(LEFT_OUT + mark), fitness(parts, asked)
+    room = limit - length(LEFT_OUT + mark)
+    # Of a first passage that doesn't fit, the beginning may.
+    while length(parts[0]) > max(room, 1):
+        middle = len(parts[0]) // 2
+        parts[:1] = [parts[0][:middle], parts[0][middle:]]
+    fits = fitness(parts, asked)
     # The first passages, about an eighth of the limit, come first, and where others fit alike, the
     # sort keeps their order.
     ranked = sorted(range(len(parts)), key=lambda n: (n > limit // 2_400, -fits[n]))
     kept = {-1, len(parts)}
     for place in ranked:
         gaps = 1 - (place - 1 in kept) - (place + 1 in kept)
-        room -= size(parts[place]) + gaps * size(LEFT_OUT)
+        room -= length(parts[place]) + gaps * length(LEFT_OUT)
         if room < 0:
             break
         kept.add(place)
-    shown = [parts[n] if n in kept else LEFT_OUT for n in range(len(parts)) if {n - 1, n} & kept]
-    return "".join(shown) + mark
+    found = [parts[n] if n in kept else LEFT_OUT for n in range(len(parts)) if {n - 1, n} & kept]
+    return "".join(found) + mark
 
 
 def fitness(parts: list[str], asked: str) -> list[float]:

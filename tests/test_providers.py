@@ -3,19 +3,23 @@
 import itertools
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from local.services import JSONObject, assistant_message, function_call, response
+from research_agent import agent_app
 from research_agent.agent_app import (
     MAX_EVIDENCE_CHARS,
     MAX_ITEM_CHARS,
     MAX_OUTPUT_CHARS,
+    MIN_OUTPUT_CHARS,
     main,
     size,
 )
@@ -64,10 +68,19 @@ def refusal(status: int, says: object) -> tuple[int, JSONObject]:
     return 502, {"error": {"message": message, "type": "server_error", "param": None}}
 
 
+def stream_ended(last: JSONObject) -> JSONObject:
+    """Return how Flower 1.35.0 tells of a provider's stream that ended with this event."""
+    last_event = json.dumps(last, separators=(",", ":"))
+    says = f"Model provider stream ended before a terminal event: 200 {last_event}"
+    return {"type": "error", "code": "model_stream_failed", "message": says}
+
+
 OUT_OF_WINDOW = {"message": "exceeds the context window", "code": "context_length_exceeded"}
 TOO_LONG = refusal(400, {"error": {"message": "exceeds the context", "code": 400}})
 NO_TOOLS = refusal(400, {"error": {"message": "gemma2 does not support tools"}})
 BUSY = refusal(503, "overloaded")
+ECHO = [function_call("web_search", "c", code=404)]
+SERVER_ERROR = "(500 Internal Server Error)"
 LOST = (502, {"error": {"message": "Model provider request failed: connection reset by peer"}})
 
 
@@ -204,7 +217,9 @@ def test_only_what_was_refused_is_cut_and_tried_on(
         main(session, session.context)
     outputs = [len(request["input"][-1]["output"]) for request in runtime.requests[1:]]
     assert outputs[0] == outputs[1]
-    assert all(later <= earlier // 4 for earlier, later in itertools.pairwise(outputs[1:]))
+    for earlier, later in itertools.pairwise(outputs[1:]):
+        assert later <= max(earlier // 4, MIN_OUTPUT_CHARS)
+    assert "Federated AI trains" in runtime.requests[-1]["input"][-1]["output"]
 
 
 def test_case_41_a_wrong_key_cuts_nothing(
@@ -277,19 +292,46 @@ def test_case_41_a_model_that_refuses_tools_answers_with_the_whole_conversation(
 
 
 @pytest.mark.parametrize(
-    "says",
-    ["doesn't support tool calling without `tools=` param", "The toolConfig field must be defined"],
+    ("status", "says"),
+    [
+        (400, "doesn't support tool calling without `tools=` param"),
+        (400, "The toolConfig field must be defined"),
+        (500, "Tool call IDs should be alphanumeric strings with length 9! at row 91"),
+    ],
 )
-def test_case_41_a_model_that_takes_calls_only_beside_tools_is_told_what_they_returned(
-    runtime: Endpoint, says: str
+def test_case_41_a_model_that_takes_no_calls_is_told_what_they_returned(
+    runtime: Endpoint, status: int, says: str
 ) -> None:
-    needs_tools = refusal(400, {"error": {"message": says}})
+    needs_tools = refusal(status, {"error": {"message": says}})
     session = run_on(runtime, response(GOOD_CALL), response(), needs_tools, TEXT)
     (told,) = runtime.requests[-1]["input"]
     assert told["role"] == "user"
     assert told["content"].startswith(f"{QUESTION}\n\n")
     assert told["content"].endswith(runtime.requests[-2]["input"][-1]["output"])
     assert session.answers() == ["Federated AI."]
+
+
+def test_case_41_what_was_told_as_text_stays_so_when_later_planning_fails(
+    runtime: Endpoint,
+) -> None:
+    needs_tools = refusal(400, {"error": {"message": "no tool calls here"}})
+    other = function_call("web_search", "other", query="privacy")
+    turns = [response(GOOD_CALL), needs_tools, response(other), BUSY, BUSY]
+    session = run_on(runtime, *turns, TEXT)
+    (told,) = runtime.requests[-1]["input"]
+    assert told["content"].count("A tool returned: ") == 2
+    assert session.answers() == ["Federated AI."]
+
+
+def test_nothing_is_said_to_be_cut_where_no_request_follows(
+    runtime: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    too_long = {"type": "error", "message": "context length exceeded"}
+    runtime.append([{"type": DELTA, "delta": "Fed"}, too_long])
+    context = make_context([message("user", "first")], **{"agent.max-tool-turns": 0})
+    with pytest.raises(RuntimeError, match="context length"):
+        main(ScriptedSession(context, []), context)
+    assert "cut to a quarter" not in capsys.readouterr().out
 
 
 def test_case_41_a_refusal_with_nothing_to_cut_leaves_later_evidence_whole(
@@ -433,6 +475,39 @@ def test_case_45_the_second_try_begins_with_a_message_of_the_user(runtime: Endpo
             refusal(422, {"detail": [{"msg": "odd"}]}),
             "odd (422 Unprocessable Entity)",
         ),
+        case(
+            54,
+            "raw",
+            refusal(
+                502,
+                {
+                    "error": {
+                        "message": "Provider returned error",
+                        "metadata": {"raw": '{"error":{"message":"odd"}}', "provider_name": "A"},
+                    }
+                },
+            ),
+            "odd (502 Bad Gateway)",
+        ),
+        case(54, "errors", refusal(500, {"errors": [{"message": "odd"}]}), f"odd {SERVER_ERROR}"),
+        case(
+            54,
+            "last-event",
+            [stream_ended({"type": DELTA, "delta": "Fed"})],
+            "The stream ended before a terminal event.",
+        ),
+        case(
+            54,
+            "last-error",
+            [stream_ended({"error": {"message": "odd", "code": 500}})],
+            f"odd {SERVER_ERROR}",
+        ),
+        case(
+            54,
+            "echo",
+            [{"type": "response.failed", "response": failed("odd") | {"output": ECHO}}],
+            "odd",
+        ),
     ],
 )
 def test_the_reason_of_a_failure_is_short_and_without_markup(
@@ -484,6 +559,27 @@ def test_case_43_calls_without_end_are_left_out_with_what_they_would_need() -> N
     session = run_scripted(response(*calls), response(), ANSWER)
     assert size(session.evidence()) <= MAX_EVIDENCE_CHARS
     assert len(session.outputs()) > 40
+
+
+def test_case_56_a_turn_that_is_too_large_is_told(runtime: Endpoint) -> None:
+    reasoning = REASONING | {"encrypted_content": "e" * MAX_EVIDENCE_CHARS}
+    session = run_on(runtime, response(reasoning, GOOD_CALL), TEXT)
+    assert "The research ended at its limit for evidence." in drawn_text(session.emitted)
+
+
+@pytest.mark.parametrize(
+    "more", [{"role": "assistant"}, {"output": 5}, {"content": None}, {"type": "function_call"}]
+)
+def test_a_call_with_fields_of_other_items_is_a_call(runtime: Endpoint, more: JSONObject) -> None:
+    session = run_on(runtime, response(GOOD_CALL | more), TOO_LONG, response(), TEXT)
+    assert session.answers() == ["Federated AI."]
+    assert len(session.called) == 1
+
+
+def test_a_draft_with_fields_of_a_call_is_a_draft(runtime: Endpoint) -> None:
+    draft = assistant_message("A draft.") | {"arguments": "{"}
+    session = run_on(runtime, response(draft, GOOD_CALL), response(), TEXT)
+    assert session.answers() == ["Federated AI."]
 
 
 def test_case_44_drafts_and_reasoning_go_on_clean() -> None:
@@ -671,6 +767,27 @@ def test_a_call_that_came_too_soon_is_run_once_more(says: str) -> None:
     assert sorted(tries) == ["good", "good", "never", "never"]
 
 
+def test_case_48_a_call_is_not_run_again_when_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connector(_call: JSONObject) -> JSONObject:
+        raise RuntimeError("429")
+
+    monkeypatch.setattr(agent_app, "RETRY_PAUSE_SECONDS", 1.2)
+    session = run_scripted(
+        response(GOOD_CALL), ANSWER, connector=connector, config={"agent.max-research-seconds": 1}
+    )
+    time.sleep(0.5)
+    assert len(session.called) == 1
+
+
+def test_each_line_of_the_log_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=written.append, flush=lambda: None))
+    run_scripted(response(GOOD_CALL), response(), ANSWER)
+    assert f"web_search: {json.loads(GOOD_CALL['arguments'])['query']}\n" in written
+
+
 @pytest.mark.parametrize(
     "says", ["404 for a page with 429 words", "Connector 'web_fetch' failed: 503 try 429"]
 )
@@ -815,6 +932,15 @@ def test_case_53_commentary_is_no_part_of_the_answer(runtime: Endpoint, how: str
 def test_case_53_messages_that_come_at_the_end_alone_are_read_likewise(runtime: Endpoint) -> None:
     events = messages_in_parts("numbered", "commentary", "final_answer", None)
     assert answered(runtime, [events[0], events[-1]]).answers() == ["Message 1.\n\nMessage 2."]
+
+
+def test_case_53_reasoning_between_two_deltas_makes_no_new_message(runtime: Endpoint) -> None:
+    reasoning = {"type": "response.output_item.added", "item": {"type": "reasoning"}}
+    first, second = (
+        {"type": DELTA, "output_index": 0, "delta": text} for text in ("Fede", "rated")
+    )
+    session = run_on(runtime, response(), [first, reasoning, second, end("completed")])
+    assert session.answers() == ["Federated"]
 
 
 def test_case_53_ids_that_change_with_each_event_make_no_new_message(runtime: Endpoint) -> None:
