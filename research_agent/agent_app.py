@@ -241,7 +241,7 @@ def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float)
     """
     tries = 0
     while True:
-        tries += 1
+        tries, lightness = tries + 1, run.lightness
         try:
             return attempt()
         # A model fails in whatever way its provider, the Runtime or a host's session does.
@@ -253,6 +253,8 @@ def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float)
                     raise RuntimeError(failed) from exc
                 raise
         log(f"{failed}\nIt is tried once more.")
+        if run.lightness > max(1, lightness):
+            log("All but the question is cut to a quarter.")
         time.sleep(RETRY_PAUSE_SECONDS)
 
 
@@ -269,8 +271,6 @@ def lighten(run: Run, exc: Exception) -> bool:
     if request_input(run) == before:
         run.lightness = lightness
         return False
-    if run.lightness > max(1, lightness):
-        log("All but the question is cut to a quarter.")
     return refused
 
 
