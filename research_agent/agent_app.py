@@ -261,7 +261,7 @@ def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float)
 def lighten(run: Run, exc: Exception) -> bool:
     """Make the run's requests lighter; return whether a refused request has changed by it."""
     refused = isinstance(exc, ModelError) and exc.refused
-    about_tools = bool(ABOUT_TOOLS.search(str(exc)))
+    about_tools = ABOUT_TOOLS.search(str(exc)) and not TOO_LONG.search(str(exc))
     before, lightness = request_input(run), run.lightness
     if refused and about_tools and run.evidence:
         run.tells_evidence, run.lightness = True, max(1, run.lightness)

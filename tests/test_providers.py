@@ -193,6 +193,7 @@ def test_case_41_what_is_left_out_after_a_refusal_stays_out(runtime: Endpoint) -
         case(41, "stream", [{"type": "error", "message": "overloaded"}], 2),
         case(41, "too-long", TOO_LONG, 5),
         case(41, "too-large", refusal(413, "too large"), 5),
+        case(41, "tools-too-long", refusal(400, "prompt too long: 9 tokens in tools"), 5),
         case(
             41,
             "code-in-the-stream",
