@@ -54,7 +54,9 @@ def commands() -> list[str]:
 def fresh_copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give a copy of the checkout that nothing is installed for."""
     copy = tmp_path_factory.mktemp("fresh") / "research-agent"
-    shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(".*_cache", ".venv", ".git"))
+    # The last is how pytest begins a `.pytest_cache`.
+    hidden = shutil.ignore_patterns(".*_cache", ".venv", ".git", "pytest-cache-files-*")
+    shutil.copytree(CHECKOUT, copy, ignore=hidden)
     yield copy
     shutil.rmtree(copy)
 
