@@ -261,14 +261,14 @@ def ask(run: Run, what: str, attempt: Callable[[], JSONObject], deadline: float)
 def lighten(run: Run, exc: Exception) -> bool:
     """Make the run's requests lighter; return whether a refused request has changed by it."""
     refused = isinstance(exc, ModelError) and exc.refused
-    about_tools = ABOUT_TOOLS.search(str(exc)) and not TOO_LONG.search(str(exc))
+    refuses_tools = is_about_tools(exc)
     before, lightness = request_input(run), run.lightness
-    if refused and about_tools and run.evidence:
+    if refused and refuses_tools and run.evidence:
         run.tells_evidence, run.lightness = True, max(1, run.lightness)
-    most = MAX_LIGHTNESS if refused and not about_tools else 1
-    while run.lightness < most and request_input(run) == before:
+    most = MAX_LIGHTNESS if refused and not refuses_tools else 1
+    while (lighter := request_input(run)) == before and run.lightness < most:
         run.lightness += 1
-    if request_input(run) == before:
+    if lighter == before:
         run.lightness = lightness
         return False
     return refused
@@ -489,8 +489,8 @@ def research(run: Run) -> None:
             break
     if not seconds_left(run):
         fall_short(run, "The research ended at its limit of time.")
-    outputs = [item["output"] for item in run.evidence if "output" in item]
-    if outputs and all(map(is_error_output, outputs)):
+    outputs = tool_outputs(run.evidence)
+    if outputs and all(is_error_output(item["output"]) for item in outputs):
         fall_short(run, "Every search and fetch failed.")
 
 
@@ -512,7 +512,7 @@ def planned(run: Run) -> JSONObject:
     except Exception as exc:  # noqa: BLE001
         # What was cut in vain is whole again for the answer.
         run.lightness, run.tells_evidence = max(lightness, min(run.lightness, 1)), tells_evidence
-        no_tools = ABOUT_TOOLS.search(str(exc)) and not run.evidence
+        no_tools = is_about_tools(exc) and not run.evidence
         what = "The model can't call tools." if no_tools else "The research ended early."
         if seconds_left(run):
             fall_short(run, f"{what} {error_text(exc)}")
@@ -561,8 +561,8 @@ def answer(run: Run) -> None:
             raise RuntimeError("The model gave no answer: neither text nor a refusal.")
         # Such a host shows the answer by itself.
         return
-    outputs = [item["output"] for item in run.evidence if "output" in item]
-    if run.lightness > 1 and any(len(output) > MIN_OUTPUT_CHARS for output in outputs):
+    longest = max((len(item["output"]) for item in tool_outputs(run.evidence)), default=0)
+    if run.lightness > 1 and longest > MIN_OUTPUT_CHARS:
         run.shortfalls.append("The evidence was cut: the model takes no more of it.")
     if end["type"] == INCOMPLETE:
         run.shortfalls.append("The model cut the answer short.")
@@ -601,7 +601,7 @@ def show_answer(run: Run) -> JSONObject:
             continue
         if kind in (TEXT_DELTA, REFUSAL_DELTA):
             text = clean(str(delta))
-            if run.shown.strip() and place != event.get("output_index"):
+            if place != event.get("output_index") and run.shown.strip():
                 text = f"\n\n{text}"
             place = event.get("output_index")
             show(run, text, event)
@@ -706,6 +706,10 @@ def model_text(item: JSONObject) -> str:
         return ""
 
 
+def tool_outputs(evidence: list[JSONObject]) -> list[JSONObject]:
+    return [item for item in evidence if item["type"] == "function_call_output"]
+
+
 def size(items: list[JSONObject]) -> int:
     """Return how many characters items carry."""
     return sum(len(str(value)) for item in items for value in item.values())
@@ -743,6 +747,11 @@ class ModelError(RuntimeError):
         self.refused = about_request or about_calls or bool(TOO_LONG.search(text))
 
 
+def is_about_tools(exc: Exception) -> bool:
+    # What is too long may name the tools as part of its length.
+    return bool(ABOUT_TOOLS.search(str(exc))) and not TOO_LONG.search(str(exc))
+
+
 def reason(said: object) -> str:
     """Return the provider's own message in a reply that failed, or the title of its page."""
     said = json_value(said)
@@ -755,7 +764,8 @@ def reason(said: object) -> str:
     # How Flower 1.35.0 passes on a provider's reply, or the last event of its stream.
     passed_on = r"(?s)Model provider (?:request failed|(stream ended[^:]*)): (?:\d{3} )?(.*)"
     if found := re.fullmatch(passed_on, text):
-        return reason(found[2]) or (found[1] and f"The {found[1]}.") or ""
+        ended, told = found.groups()
+        return reason(told) or (f"The {ended}." if ended else "")
     if page := HTML.search(text):
         title = re.search(r"<title[^<>]*>([^<]*)", text, re.I)
         text = text[: page.start()] + (title[1] if title else "")
@@ -950,11 +960,14 @@ def source_texts(messages: list[JSONObject], evidence: list[JSONObject]) -> Iter
             yield from unknown_links(answered, [note])
         else:
             yield item["content"]
-    failed = {item["call_id"] for item in evidence if is_error_output(item.get("output"))}
-    for item in evidence:
-        if "call_id" in item and item["call_id"] not in failed:
-            # Not every service that fetches a page tells its address again.
-            yield item["arguments"] if item.get("name") == "web_fetch" else item.get("output", "")
+    given = [item for item in tool_outputs(evidence) if not is_error_output(item["output"])]
+    yield from (item["output"] for item in given)
+    # Not every service that fetches a page tells its address again.
+    ids = {item["call_id"] for item in given}
+    calls = [
+        item for item in evidence if item["type"] == "function_call" and item["call_id"] in ids
+    ]
+    yield from (call["arguments"] for call in calls if call["name"] == "web_fetch")
 
 
 def unknown_links(text: str, sources: Iterable[str]) -> list[str]:

@@ -235,7 +235,9 @@ def test_messages_that_no_request_has_left_out_are_not_called_left_out(
         too_long, ANSWER, items=earlier, config={"agent.max-research-seconds": 99}
     )
     assert session.requests[-1]["input"] == [*earlier, message("user", QUESTION)]
-    assert "left out" not in capsys.readouterr().out
+    log = capsys.readouterr().out
+    assert "left out" not in log
+    assert "cut to a quarter" not in log
 
 
 # --- Evidence and history

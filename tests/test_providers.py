@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from local.services import JSONObject, assistant_message, function_call, response
+from local.services import JSONObject, assistant_message, function_call, response, text_events
 from research_agent import agent_app
 from research_agent.agent_app import (
     MAX_EVIDENCE_CHARS,
@@ -233,7 +233,9 @@ def test_case_41_a_wrong_key_cuts_nothing(
     with pytest.raises(RuntimeError, match="Incorrect API key"):
         main(session, session.context)
     assert all(request["input"] == runtime.requests[0]["input"] for request in runtime.requests)
-    assert "left out" not in capsys.readouterr().out
+    log = capsys.readouterr().out
+    assert "left out" not in log
+    assert "cut to a quarter" not in log
 
 
 def test_case_41_the_earlier_messages_are_cut_too_and_the_log_says_so(
@@ -290,6 +292,13 @@ def test_case_41_a_model_that_refuses_tools_answers_with_the_whole_conversation(
     assert runtime.requests[-1]["input"] == [*earlier, message("user", QUESTION)]
     assert session.answers()[-1] == "Federated AI."
     assert "The model can't call tools." in capsys.readouterr().out
+
+
+def test_case_56_a_request_that_is_too_long_is_no_model_without_tools(runtime: Endpoint) -> None:
+    too_long = refusal(400, {"error": {"message": "prompt too long: 9 tokens in tools"}})
+    session = run_on(runtime, too_long, too_long, TEXT)
+    assert "The research ended early." in drawn_text(session.emitted)
+    assert "can't call tools" not in drawn_text(session.emitted)
 
 
 @pytest.mark.parametrize(
@@ -568,12 +577,11 @@ def test_case_56_a_turn_that_is_too_large_is_told(runtime: Endpoint) -> None:
     assert "The research ended at its limit for evidence." in drawn_text(session.emitted)
 
 
-@pytest.mark.parametrize(
-    "more", [{"role": "assistant"}, {"output": 5}, {"content": None}, {"type": "function_call"}]
-)
+@pytest.mark.parametrize("more", [{"role": "assistant"}, {"output": 5}, {"content": None}])
 def test_a_call_with_fields_of_other_items_is_a_call(runtime: Endpoint, more: JSONObject) -> None:
-    session = run_on(runtime, response(GOOD_CALL | more), TOO_LONG, response(), TEXT)
-    assert session.answers() == ["Federated AI."]
+    answer = list(text_events(["See https://a.example."]))
+    session = run_on(runtime, response(GOOD_CALL | more), TOO_LONG, response(), answer)
+    assert session.answers() == ["See https://a.example."]
     assert len(session.called) == 1
 
 
@@ -771,14 +779,17 @@ def test_a_call_that_came_too_soon_is_run_once_more(says: str) -> None:
 def test_case_48_a_call_is_not_run_again_when_the_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    threads: list[threading.Thread] = []
+
     def connector(_call: JSONObject) -> JSONObject:
+        threads.append(threading.current_thread())
         raise RuntimeError("429")
 
     monkeypatch.setattr(agent_app, "RETRY_PAUSE_SECONDS", 1.2)
     session = run_scripted(
         response(GOOD_CALL), ANSWER, connector=connector, config={"agent.max-research-seconds": 1}
     )
-    time.sleep(0.5)
+    threads[0].join()
     assert len(session.called) == 1
 
 
