@@ -29,12 +29,12 @@ from research_agent.agent_app import (
     MAX_EVIDENCE_CHARS,
     MAX_OPEN_CALLS,
     MAX_OUTPUT_CHARS,
-    answer_note,
-    call_output,
     conversation_messages,
-    readable_output,
     stored_items,
 )
+from research_agent.items import call_output
+from research_agent.note import answer_note
+from research_agent.pages import readable_output
 from tests.scripted import make_context, message
 
 CALL_SECONDS = 2.0

@@ -16,12 +16,11 @@ from research_agent.agent_app import (
     MAX_EVIDENCE_CHARS,
     MAX_ITEM_CHARS,
     MAX_OUTPUT_CHARS,
-    NOTE_OPENING,
     main,
-    message_text,
-    size,
     stored_items,
 )
+from research_agent.items import message_text, size
+from research_agent.note import NOTE_OPENING
 
 # What ends an answer for a chat client.
 END_TYPES = ("error", "response.failed", "response.completed", "response.incomplete")

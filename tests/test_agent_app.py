@@ -18,12 +18,10 @@ from research_agent.agent_app import (
     MAX_HISTORY_CHARS,
     MAX_OPEN_CALLS,
     MAX_OUTPUT_CHARS,
-    connector_error_output,
     conversation_messages,
-    message_text,
     private_response,
-    size,
 )
+from research_agent.items import connector_error_output, message_text, size
 from tests.scripted import (
     ANSWER,
     QUESTION,

@@ -10,12 +10,12 @@ import pytest
 from local.services import JSONObject, assistant_message, function_call, response, text_events
 from research_agent.agent_app import (
     MAX_CALLS_PER_TURN,
-    MAX_ERROR_CHARS,
     MAX_OUTPUT_CHARS,
     TOOL_REFS,
     conversation_messages,
     main,
 )
+from research_agent.texts import MAX_ERROR_CHARS
 from tests.scripted import (
     ANSWER,
     END_TYPES,

@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from local.services import JSONObject, function_call
-from research_agent.agent_app import (
-    MAX_NOTE_LINKS,
-    MAX_REASON_CHARS,
-    NOTE_OPENING,
-    answer_note,
-    connector_error_output,
-    message,
-    unknown_links,
-)
+from research_agent.failures import MAX_REASON_CHARS
+from research_agent.items import connector_error_output, message
+from research_agent.note import MAX_NOTE_LINKS, NOTE_OPENING, answer_note, unknown_links
 
 LINE = "- Not among this answer's sources, so check them: "
 

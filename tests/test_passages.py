@@ -10,12 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from local.services import function_call, response, text_events
-from research_agent.agent_app import (
-    LEFT_OUT,
-    MAX_OUTPUT_CHARS,
-    fitted,
-    readable_output,
-)
+from research_agent.agent_app import MAX_OUTPUT_CHARS
+from research_agent.pages import readable_output
+from research_agent.passages import LEFT_OUT, fitted
 from tests.conftest import LONG_PAGE, LONG_PAGE_FACT, Bench
 from tests.scripted import ANSWER, page_for, run_scripted
 

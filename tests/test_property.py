@@ -9,17 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from local.services import JSONObject
-from research_agent.agent_app import (
-    MAX_CALLS_PER_TURN,
-    MAX_EVIDENCE_CHARS,
-    REFUSAL_DELTA,
-    TEXT_DELTA,
-    TOOL_REFS,
-    clean,
-    main,
-    message_text,
-    output_items,
-)
+from research_agent.agent_app import MAX_CALLS_PER_TURN, MAX_EVIDENCE_CHARS, TOOL_REFS, main
+from research_agent.items import message_text, output_items
+from research_agent.replies import REFUSAL_DELTA, TEXT_DELTA
+from research_agent.texts import clean
 from tests.scripted import END_TYPES, ScriptedSession, drawn_text, make_context, message, stored
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=30)

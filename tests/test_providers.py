@@ -21,8 +21,8 @@ from research_agent.agent_app import (
     MAX_OUTPUT_CHARS,
     MIN_OUTPUT_CHARS,
     main,
-    size,
 )
+from research_agent.items import size
 from tests.conftest import Endpoint
 from tests.scripted import (
     ANSWER,

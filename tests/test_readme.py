@@ -15,7 +15,8 @@ import pytest
 from local.choice import FETCH_KEY, MODEL_KEYS, SEARCH_KEYS
 from local.stand_ins import PAGES
 from local.superlink import CHECKOUT
-from research_agent.agent_app import NOTE_OPENING, answer_note, call_output
+from research_agent.items import call_output
+from research_agent.note import NOTE_OPENING, answer_note
 
 README = (CHECKOUT / "README.md").read_text()
 
@@ -134,7 +135,8 @@ def test_the_table_of_the_configuration_is_that_of_the_project() -> None:
 
 
 def test_what_a_user_sees_is_what_the_code_says() -> None:
-    source = (CHECKOUT / "research_agent" / "agent_app.py").read_text()
+    rooms = (CHECKOUT / "research_agent").glob("*.py")
+    source = "\n".join(path.read_text() for path in rooms)
     section = README.partition("## When something fails")[2].partition("\n## ")[0]
     seen = re.findall(r"^\| .*?`(.+?)` ", section, re.MULTILINE)
     assert len(seen) >= 10

@@ -24,7 +24,7 @@ from local.services import (
     text_events,
 )
 from local.superlink import CHECKOUT, COMMANDS, bundle, run_events
-from research_agent.agent_app import NOTE_OPENING
+from research_agent.note import NOTE_OPENING
 from tests.conftest import LONG_PAGE_FACT, Bench
 from tests.processes import still_living
 from tests.scripted import QUESTION, message, without_note
@@ -149,7 +149,8 @@ def test_the_fab_holds_the_project_file_and_the_package_alone() -> None:
     assert bundle(CHECKOUT) == built
     with zipfile.ZipFile(BytesIO(built)) as fab:
         files = {name for name in fab.namelist() if not name.startswith(".info/")}
-    assert files == {"pyproject.toml", "research_agent/__init__.py", "research_agent/agent_app.py"}
+    rooms = {f"research_agent/{path.name}" for path in (CHECKOUT / "research_agent").glob("*.py")}
+    assert files == {"pyproject.toml", *rooms}
 
 
 # --- When something fails
